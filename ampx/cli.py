@@ -1,0 +1,22 @@
+"""The `ampx` command: `ampx run` is the Hydra application, and never waits for what the others import."""
+
+import io
+import sys
+
+
+def main() -> None:
+    """Entry point. Exits 2 where the request was wrong."""
+    if sys.argv[1:2] == ["run"]:
+        from ampx.run import main as run
+
+        sys.exit(run(sys.argv[2:]))
+    from ampx.commands import app
+
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without ▁▂▃ shows question marks
+    try:
+        app(prog_name="ampx")
+    except ValueError as error:
+        print(f"ampx: {error}", file=sys.stderr)
+        sys.exit(2)

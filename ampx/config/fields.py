@@ -1,0 +1,106 @@
+"""What every settings class shares: numbers as people type them, dtypes by name, targets.
+
+Torch-free, like all of `ampx.config`.
+"""
+
+import ast
+import math
+import operator
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+DtypeName = Literal["float32", "bfloat16", "float16"]
+LowDtypeName = Literal["bfloat16", "float16"]
+
+
+class Unhashed:
+    """Marks a setting that cannot change a trial's numbers, so its identity leaves it out."""
+
+
+UNHASHED = Unhashed()
+
+
+class Settings(BaseModel):
+    """A frozen group of settings. The YAML under `conf/` holds every default, so none stands here."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class TargetSettings(Settings):
+    """A user's own class or function: a dotted path under `_target_`, its arguments beside it."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", populate_by_name=True)
+
+    kind: Literal["custom"]
+    target: str = Field(alias="_target_", pattern=r"^[^\W\d]\w*(\.[^\W\d]\w*)+$")
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Everything that was typed beside `_target_`."""
+        return dict(self.model_extra or {})
+
+
+_OPERATORS: dict[type[ast.AST], Callable[..., float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+}
+
+
+def evaluate_number(text: str) -> float:
+    """The value of arithmetic such as `2**16`, `1e-3` or `3*4`; ValueError for anything else."""
+    try:
+        return _evaluate(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ArithmeticError, MemoryError, RecursionError, TypeError):
+        pass
+    lowered = text.strip().lower().removeprefix("+")
+    if lowered in ("inf", ".inf", "-inf", "-.inf"):
+        return float(lowered.replace(".", ""))
+    raise ValueError("is not a number; numbers may be typed as 300, 1e-3 or 2**16")
+
+
+def _evaluate(node: ast.AST) -> float:
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        return node.value  # pyright: ignore[reportReturnType]
+    if isinstance(node, ast.UnaryOp) and type(node.op) in _OPERATORS:
+        return _OPERATORS[type(node.op)](_evaluate(node.operand))
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        left, right = _evaluate(node.left), _evaluate(node.right)
+        if isinstance(node.op, ast.Pow) and (abs(left) > 2**32 or abs(right) > 1024):
+            raise OverflowError  # 9**9**9 would hang the machine
+        return _OPERATORS[type(node.op)](left, right)
+    raise TypeError
+
+
+def _parse_float(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("is true or false where a number is needed")
+    if isinstance(value, str):
+        value = evaluate_number(value)
+    if isinstance(value, float) and math.isnan(value):
+        raise ValueError("is not a number")
+    return value
+
+
+def _parse_int(value: object) -> object:
+    value = _parse_float(value)
+    if isinstance(value, float):
+        if not value.is_integer():
+            raise ValueError("is not a whole number")
+        return int(value)
+    return value
+
+
+Int = Annotated[int, BeforeValidator(_parse_int)]
+Float = Annotated[float, BeforeValidator(_parse_float)]
+PositiveInt = Annotated[int, BeforeValidator(_parse_int), Field(ge=1)]
+NonNegativeInt = Annotated[int, BeforeValidator(_parse_int), Field(ge=0)]
+PositiveFloat = Annotated[float, BeforeValidator(_parse_float), Field(gt=0)]
+NonNegativeFloat = Annotated[float, BeforeValidator(_parse_float), Field(ge=0)]
+Fraction = Annotated[float, BeforeValidator(_parse_float), Field(ge=0, le=1)]

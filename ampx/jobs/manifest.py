@@ -1,0 +1,70 @@
+"""What was asked for and what really ran: `manifest.json`, written before and again after the first step."""
+
+from pathlib import Path
+from typing import Any
+
+from ampx.fingerprint import fingerprints, targets_in
+from ampx.jobs.context import JobContext
+from ampx.training.assemble import TrainState
+from ampx.training.environment import environment, git_state
+
+
+def write_manifest(context: JobContext, precision: dict[str, Any]) -> None:
+    """Replace the manifest: `precision` brings `requested`, and `effective` and `notes` once they are known."""
+    config = context.config
+    context.trial.write_json(
+        "manifest.json",
+        {
+            **precision,
+            "environment": environment(context.device),
+            "git": git_state(Path.cwd()),
+            "sources": fingerprints(targets_in(config.model_dump(by_alias=True))),
+            "seed": config.seed,
+            "world_size": config.distribution.num_processes,
+        },
+    )
+
+
+def requested(state: TrainState) -> dict[str, Any]:
+    """The precision as the config asks for it."""
+    config = state.setup.config
+    asked = config.dtype.model_dump(mode="json")
+    return {
+        "requested": {**asked, "scaler": config.scaler.model_dump(mode="json"), "gate": config.train.gate}
+    }
+
+
+def effective(state: TrainState, observed: dict[str, Any], notes: list[str]) -> dict[str, Any]:
+    """The precision as the first step showed it."""
+    setup = state.setup
+    return {
+        "effective": {
+            **observed,
+            "scope": setup.policy.scope,
+            "islands": setup.claims["islands"],
+            "scaler": _scaler(state),
+            "kernels": setup.kernels.name,
+            "gate": state.stepper.gate.name,
+        },
+        "notes": [*notes, *precision_notes(state)],
+    }
+
+
+def _scaler(state: TrainState) -> dict[str, Any]:
+    scaler = state.scaler
+    return {
+        "kind": state.setup.config.scaler.kind,
+        "is_active": scaler.is_enabled(),
+        "scale": scaler.get_scale() if scaler.is_enabled() else None,
+    }
+
+
+def precision_notes(state: TrainState) -> list[str]:
+    """What `auto` decided, in words; each is said once at the start and kept in the manifest."""
+    config, notes = state.setup.config, list[str]()
+    if not state.scaler.is_enabled() and config.scaler.kind != "none":
+        notes.append(
+            f"scaler={config.scaler.kind} is inactive: dtype={config.dtype.name} needs no loss scaling; "
+            "scaler.enabled=true forces it"
+        )
+    return notes

@@ -1,0 +1,126 @@
+"""The job `train`: from a config, or from where it stopped, to a trained model and its account."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ampx.jobs.context import JobContext, Outcome
+from ampx.jobs.manifest import effective, requested, write_manifest
+from ampx.jobs.profile import profiled
+from ampx.training.assemble import TrainState, assemble
+from ampx.training.checkpoint import Checkpoints
+from ampx.training.ledger import Tally
+from ampx.training.loop import Ending, Loop
+from ampx.training.memory import peak_memory
+from ampx.training.observed import FirstStep
+from ampx.training.spans import no_spans, recorded_span
+
+
+def train(context: JobContext) -> Outcome:
+    """Train until the settings say so, the numbers do, or somebody asks to stop."""
+    config = context.config
+    state = assemble(
+        config,
+        context.device,
+        observers=context.trackers,
+        on_overflow=_overflow_event(context),
+        spans=recorded_span if config.debug.profile else no_spans,
+    )
+    watcher = _Watcher(context, state)
+    checkpoints = Checkpoints(context.trial.checkpoints)
+    loop = Loop(
+        state,
+        config.train,
+        checkpoints,
+        watcher,
+        abort_after_skips=config.scaler.abort_after_skips,
+        min_scale=state.scaler.policy.min_scale,
+    )
+    _restore(context, loop, checkpoints)
+    write_manifest(context, requested(state))
+    context.start_display(state.planned_steps, loop.progress.step)
+    with state.setup.kernels.installed(), profiled(context):
+        ending = loop.run()
+    return _outcome(state, loop, ending)
+
+
+def _overflow_event(context: JobContext) -> Any:
+    def tell(step: int, optimizer: str, norm: float) -> None:
+        context.tell("norm_overflow", step=step, optimizer=optimizer, grad_norm=norm)
+
+    return tell
+
+
+class _Watcher:
+    """Connects the loop with the trial's files, its trackers and the signals."""
+
+    def __init__(self, context: JobContext, state: TrainState) -> None:
+        self._context = context
+        self._state = state
+        self._first_step = FirstStep(state.setup.model, state.setup.islands)
+        self.is_stop_requested = context.is_stop_requested
+        self.tell = context.tell
+
+    def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        for tracker in self._context.trackers:
+            tracker.on_evaluation(step, metrics)
+
+    def on_first_step(self) -> None:
+        self._first_step.remove()
+        setup = self._state.setup
+        observed = self._first_step.report(self._state.optimizers())
+        notes = self._first_step.check(setup.policy)
+        write_manifest(self._context, {**requested(self._state), **effective(self._state, observed, notes)})
+
+
+def _restore(context: JobContext, loop: Loop, checkpoints: Checkpoints) -> None:
+    """Go on from the newest checkpoint that can be read, and drop the records that lie past it."""
+
+    def tell_unreadable(path: Any, error: str) -> None:
+        context.tell("checkpoint_unreadable", path=str(path), error=error)
+
+    saved = checkpoints.load_newest(tell_unreadable)
+    if saved is not None:
+        loop.load(saved)
+    step = loop.progress.step
+    dropped = context.trial.truncate_after("steps.jsonl", step) + context.trial.truncate_after(
+        "evals.jsonl", step + 1
+    )
+    if saved is not None or dropped:
+        context.tell("resumed", step=step, dropped_records=dropped)
+
+
+def _outcome(state: TrainState, loop: Loop, ending: Ending) -> Outcome:
+    progress, tallies = loop.progress, state.ledger.tallies
+    result = {
+        "metrics": progress.metrics,
+        "steps": _steps(tallies, state.planned_steps),
+        "scale": _scale(tallies),
+        "throughput": loop.clock.throughput(),
+        "train_s": loop.clock.train_s,
+        "memory": peak_memory(state.setup.device),
+    }
+    return Outcome(None if ending.outcome == "stopped" else ending.outcome, ending.reason, result)
+
+
+def _steps(tallies: Mapping[str, Tally], planned: int | None) -> dict[str, Any]:
+    """Counts over all optimizers: an attempt of each is one attempt."""
+    skipped: dict[str, int] = {}
+    for tally in tallies.values():
+        for reason, count in tally.skipped.items():
+            skipped[reason] = skipped.get(reason, 0) + count
+    return {
+        "planned": planned,
+        "attempted": sum(tally.attempted for tally in tallies.values()),
+        "applied": sum(tally.applied for tally in tallies.values()),
+        "skipped": skipped,
+    }
+
+
+def _scale(tallies: Mapping[str, Tally]) -> dict[str, float | None]:
+    tally = next(iter(tallies.values()), Tally())  # the scale is shared by all optimizers
+    return {
+        "first": tally.scale_first,
+        "last": tally.scale_last,
+        "min": tally.scale_min,
+        "max": tally.scale_max,
+    }

@@ -1,0 +1,226 @@
+"""Runs ONE trial directory, without Hydra: the same on a laptop, in a pool, on SLURM.
+
+`python -m ampx.worker <trial dir>` exits 0 when the trial completed, 1 when it ended otherwise, 75 when it
+was saved and wants to be queued again.
+"""
+
+import argparse
+import logging
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ampx.config.experiment import ExperimentConfig
+from ampx.config.load import load_config, reveal
+from ampx.status import State
+from ampx.trial import Trial
+
+COMPLETED, FAILED, REQUEUE = 0, 1, 75
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line of the worker."""
+    parser = argparse.ArgumentParser(prog="python -m ampx.worker", description="Run one trial directory.")
+    parser.add_argument("trial", type=Path, help="a directory that `ampx run` wrote")
+    arguments = parser.parse_args(argv)
+    try:
+        return run_trial(Trial.open(arguments.trial)).exit_code
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+class StopSignals:
+    """SIGTERM and SIGUSR2 ask the loop to save and stop; so does the first Ctrl-C, the second kills."""
+
+    def __init__(self) -> None:
+        self.is_requested = False
+        self.is_interrupted = False
+
+    @contextmanager
+    def installed(self) -> Generator[None]:
+        """Handle the signals inside, as before outside."""
+        numbers = [signal.SIGTERM, signal.SIGINT, *([signal.SIGUSR2] if hasattr(signal, "SIGUSR2") else [])]
+        before = {number: signal.signal(number, self._handle) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGINT:
+            if self.is_interrupted:
+                raise KeyboardInterrupt
+            self.is_interrupted = True
+            print("\nstopping after this step; press Ctrl-C again to stop without saving", file=sys.stderr)
+        self.is_requested = True
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How an attempt at a trial ended."""
+
+    state: State
+    reason: str | None = None
+    error: str | None = None
+    is_interrupted: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """The worker's own exit code."""
+        return {"completed": COMPLETED, "preempted": REQUEUE}.get(self.state, FAILED)
+
+
+def run_trial(trial: Trial) -> Ended:
+    """Run, or go on with, a trial in this process; its state and result are on disk when this returns."""
+    config = load_config(trial.config_path)
+    with trial.locked():
+        if trial.status().state == "completed":
+            print(f"already completed: {trial.path}")
+            return Ended("completed")
+        trial.clear_request()
+        trial.set_status("running")
+        with _logging_to(trial.log_path(0)):
+            ended = _Attempt(trial, config).run()
+        trial.set_status(ended.state, reason=ended.reason, error=ended.error)
+    return ended
+
+
+class _Attempt:
+    """One start of a trial: its display, its signals, and the words for however it ends."""
+
+    def __init__(self, trial: Trial, config: ExperimentConfig) -> None:
+        from ampx.track.console import ConsoleTracker  # rich is not needed to say that a trial is complete
+
+        self._trial = trial
+        self._config = config
+        self._console = ConsoleTracker()
+        self._signals = StopSignals()
+        self._started = time.perf_counter()
+
+    def run(self) -> Ended:
+        trackers: list[Any] = []
+        result: Mapping[str, Any] = {}
+        try:
+            with self._signals.installed():
+                trackers = self._build_trackers()
+                outcome = self._run_job(trackers)
+            result = outcome.result
+            ended = Ended(outcome.state, outcome.reason) if outcome.state else self._stopped()
+        except KeyboardInterrupt:
+            ended = Ended("cancelled", "interrupted twice, not saved", is_interrupted=True)
+        except Exception as error:
+            ended = self._failed(error)
+        finally:
+            self._console.stop()
+        self._report(ended, result, trackers)
+        return ended
+
+    def _build_trackers(self) -> list[Any]:
+        from ampx.track.local import LocalTracker
+        from ampx.track.observers import build_observers
+
+        observers = build_observers(reveal(self._config).tracker.observers, self._trial.event)
+        return [LocalTracker(self._trial), *observers, self._console]
+
+    def _run_job(self, trackers: list[Any]) -> Any:
+        from ampx.build import import_target
+        from ampx.device import find_device
+        from ampx.jobs.context import JobContext  # torch comes with the jobs
+
+        run: Callable[[JobContext], Any] = import_target(self._config.job.implementation)
+        self._console.describe_config(self._config)
+        context = JobContext(
+            trial=self._trial,
+            config=self._config,
+            device=find_device(self._config.device),
+            trackers=trackers,
+            is_stop_requested=lambda: self._signals.is_requested,
+            note=self._console.note,
+            start_display=self._console.start,
+        )
+        return run(context)
+
+    def _stopped(self) -> Ended:
+        if self._signals.is_interrupted:
+            return Ended("cancelled", "interrupted", is_interrupted=True)
+        if (request := self._trial.request()) is not None:
+            state, reason = request.outcome
+            return Ended(state, reason)
+        return Ended("preempted", "stopped by a signal, saved")
+
+    def _failed(self, error: Exception) -> Ended:
+        text = "".join(traceback.format_exception(error))
+        state: State = "oom" if is_out_of_memory(error) else "failed"
+        logging.getLogger(__name__).error("the trial ended as %s\n%s", state, text)
+        message = str(error) or type(error).__name__
+        if not isinstance(
+            error, ValueError
+        ):  # a ValueError explains itself; anything else is a bug, ours or the user's
+            print(text, file=sys.stderr)
+        return Ended(state, f"{type(error).__name__}: {message}", text)
+
+    def _report(self, ended: Ended, result: Mapping[str, Any], trackers: list[Any]) -> None:
+        summary = {
+            "status": ended.state,
+            "reason": ended.reason,
+            "settings": typed_settings(self._config, self._trial.read_overrides()),
+            "metrics": {},
+            "steps": {"attempted": 0, "applied": 0, "skipped": {}},
+            "throughput": {"samples_per_s": None, "step_ms_median": None},
+            **result,
+            "precision": (self._trial.read_json("manifest.json") or {}).get("effective"),
+            "wall_s": time.perf_counter() - self._started,
+        }
+        for tracker in trackers or [self._console]:
+            tracker.on_end(summary)
+        self._console.note(f"trial {self._trial.path}")
+
+
+def typed_settings(config: ExperimentConfig, overrides: list[str]) -> dict[str, Any]:
+    """What was typed, with resolved values: `{"scaler.growth_interval": 300, "dtype": "bf16"}`."""
+    values = config.model_dump(mode="json", by_alias=True)
+    settings: dict[str, Any] = {}
+    for override in overrides:
+        key, _, typed = override.lstrip("+~").partition("=")
+        if key in ("name", "out", "resume"):  # where, not what
+            continue
+        value: Any = values
+        for part in key.split("."):
+            value = value.get(part, typed) if isinstance(value, Mapping) else typed
+        settings[key] = typed if isinstance(value, Mapping) else value
+    return settings
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """A CUDA OOM, a MemoryError, or the RuntimeError that torch raises when the CPU allocator fails."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and "not enough memory" in str(error)
+
+
+@contextmanager
+def _logging_to(path: Path) -> Generator[None]:
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    logging.captureWarnings(True)
+    try:
+        yield
+    finally:
+        logging.captureWarnings(False)
+        root.removeHandler(handler)
+        handler.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""What every test may ask for: configs composed as the user's are, and trials run as the user's are."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+
+from ampx.config.experiment import ExperimentConfig
+from ampx.config.load import dump_config, resolve, validate
+from ampx.trial import Trial
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+
+Compose = Callable[..., ExperimentConfig]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def two_threads() -> None:
+    """Tests must not depend on the machine's core count, and small models are slower on many."""
+    torch.set_num_threads(2)
+
+
+@pytest.fixture
+def experiment() -> Compose:
+    """`experiment("dtype=fp16", "model=mlp")` is the config that `ampx run dtype=fp16 model=mlp` would use."""
+
+    def build(*overrides: str) -> ExperimentConfig:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            composed = compose("config", overrides=["device=cpu", *overrides])
+        return validate(resolve(composed), overrides)
+
+    return build
+
+
+@pytest.fixture
+def make_trial(tmp_path: Path, experiment: Compose) -> Callable[..., Trial]:
+    """A pending trial of its own for these overrides."""
+
+    def make(*overrides: str, name: str = "trial") -> Trial:
+        config = experiment(*overrides)
+        return Trial.create(tmp_path / name, config_text=dump_config(config), overrides=overrides)
+
+    return make
