@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 
 def find_device(setting: str) -> "torch.device":
-    """The device that `device=` means: `auto` takes CUDA, then MPS, then the CPU; ValueError if it is not there."""
+    """The device that `device=` means; `auto` takes CUDA, then MPS, then the CPU. ValueError if not there."""
     import torch
 
     available = {
@@ -19,5 +19,7 @@ def find_device(setting: str) -> "torch.device":
         return torch.device(next(kind for kind, is_there in available.items() if is_there))
     if not available[setting]:
         present = ", ".join(kind for kind, is_there in available.items() if is_there)
-        raise ValueError(f"device={setting}: torch {torch.__version__} finds none here, only {present}; use device=auto")
+        raise ValueError(
+            f"device={setting}: torch {torch.__version__} finds none here, only {present}; use device=auto"
+        )
     return torch.device(setting)

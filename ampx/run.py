@@ -35,10 +35,15 @@ def conf_dir() -> Path:
     return (checkout if is_checkout else _PACKAGE) / "conf"
 
 
-def _run(arguments: list[str]) -> int:
-    plugins = str(_PACKAGE / "_hydra")  # Hydra looks for the package `hydra_plugins` on the path
+def put_plugins_on_path() -> None:
+    """Hydra takes plugins from a top-level package `hydra_plugins`; it looks once a process."""
+    plugins = str(_PACKAGE / "_hydra")
     if plugins not in sys.path:
         sys.path.append(plugins)
+
+
+def _run(arguments: list[str]) -> int:
+    put_plugins_on_path()
     from ampx._hydra.compose import compose_requests
 
     try:

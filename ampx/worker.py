@@ -19,6 +19,7 @@ from typing import Any
 
 from ampx.config.experiment import ExperimentConfig
 from ampx.config.load import load_config, reveal
+from ampx.lock import Lock
 from ampx.status import State
 from ampx.trial import Trial
 
@@ -82,14 +83,19 @@ class Ended:
 def run_trial(trial: Trial) -> Ended:
     """Run, or go on with, a trial in this process; its state and result are on disk when this returns."""
     config = load_config(trial.config_path)
-    with trial.locked():
-        if trial.status().state == "completed":
+    with trial.locked() as lock:
+        status = trial.status()
+        if status.state == "completed":
             print(f"already completed: {trial.path}")
             return Ended("completed")
+        if status.state == "pending" and (request := trial.request()) is not None:
+            state, reason = request.outcome  # somebody stopped it before it began
+            trial.set_status(state, reason=reason)
+            return Ended(state, reason)
         trial.clear_request()
         trial.set_status("running")
         with _logging_to(trial.log_path(0)):
-            ended = _Attempt(trial, config).run()
+            ended = _Attempt(trial, config, lock).run()
         trial.set_status(ended.state, reason=ended.reason, error=ended.error)
     return ended
 
@@ -97,11 +103,12 @@ def run_trial(trial: Trial) -> Ended:
 class _Attempt:
     """One start of a trial: its display, its signals, and the words for however it ends."""
 
-    def __init__(self, trial: Trial, config: ExperimentConfig) -> None:
+    def __init__(self, trial: Trial, config: ExperimentConfig, lock: Lock) -> None:
         from ampx.track.console import ConsoleTracker  # rich is not needed to say that a trial is complete
 
         self._trial = trial
         self._config = config
+        self._lock = lock
         self._console = ConsoleTracker()
         self._signals = StopSignals()
         self._started = time.perf_counter()
@@ -143,7 +150,7 @@ class _Attempt:
             config=self._config,
             device=find_device(self._config.device),
             trackers=trackers,
-            is_stop_requested=lambda: self._signals.is_requested,
+            is_stop_requested=lambda: self._signals.is_requested or self._lock.is_lost,
             note=self._console.note,
             start_display=self._console.start,
         )
@@ -204,7 +211,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """A CUDA OOM, a MemoryError, or the RuntimeError that torch raises when the CPU allocator fails."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    return isinstance(error, RuntimeError) and "not enough memory" in str(error)
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Step time of ampx's loop, full ledger on, against a hand-written torch.amp loop doing the same work.
 
-    python scripts/bench_overhead.py [--quick] [--blocks 200] [--models mlp resnet gpt] [--arms ampx] [--json FILE]
+    python scripts/bench_overhead.py [--quick] [--blocks 200] [--models mlp gpt] [--arms ampx] [--json FILE]
 
 Every arm trains the same model on the same batches with the same optimizer class (fused), schedule, clipping
 and scaler. Arms take turns block by block; a row is the median over blocks of arm / hand, with the upper end
@@ -30,8 +30,8 @@ from torch.nn import functional as F
 
 from ampx.config.experiment import ExperimentConfig
 from ampx.config.load import dump_config, resolve, validate
-from ampx.models.build import build_model
 from ampx.data.build import build_data
+from ampx.models.build import build_model
 from ampx.track.local import LocalTracker
 from ampx.training.assemble import assemble
 from ampx.training.checkpoint import Checkpoints
@@ -126,7 +126,9 @@ def ampx_arm(config: ExperimentConfig, dtype: torch.dtype) -> Step:
     del dtype
     folder = Path(tempfile.mkdtemp(prefix="ampx-bench-"))
     trial = Trial.create(folder / "trial", config_text=dump_config(config), overrides=[])
-    state = assemble(config, torch.device("cpu"), observers=[LocalTracker(trial)], on_overflow=lambda *_: None)
+    state = assemble(
+        config, torch.device("cpu"), observers=[LocalTracker(trial)], on_overflow=lambda *_: None
+    )
     loop = Loop(
         state, config.train, Checkpoints(trial.checkpoints), Quiet(),
         abort_after_skips=config.scaler.abort_after_skips, min_scale=1.0,
@@ -151,8 +153,9 @@ class Quiet:
     def on_evaluation(self, step: int, metrics: Any) -> None:
         del step, metrics
 
-    def on_first_step(self) -> None:
-        pass
+    def on_first_step(self) -> None: ...
+
+    def before_checkpoint(self) -> None: ...
 
 
 def accelerate_arm(config: ExperimentConfig, dtype: torch.dtype) -> Step:
@@ -282,11 +285,15 @@ def compare(model: str, dtype: str, arms: list[str], num_blocks: int) -> list[di
         gc.collect(0)
     gc.enable()
     return [
-        row(model, name, dtype, times[name], times["hand"], 1e6 / num_steps) for name in names if name != "hand"
+        row(model, name, dtype, times[name], times["hand"], 1e6 / num_steps)
+        for name in names
+        if name != "hand"
     ]
 
 
-def row(model: str, arm: str, dtype: str, own: list[float], hand: list[float], to_us: float) -> dict[str, Any]:
+def row(
+    model: str, arm: str, dtype: str, own: list[float], hand: list[float], to_us: float
+) -> dict[str, Any]:
     """Median ratio over pairs, and the upper end of its bootstrap 95 % interval."""
     ratios = [mine / theirs for mine, theirs in zip(own, hand, strict=True)]
     medians = sorted(statistics.median(random.choices(ratios, k=len(ratios))) for _ in range(2000))
@@ -298,10 +305,14 @@ def row(model: str, arm: str, dtype: str, own: list[float], hand: list[float], t
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
-    parser.add_argument("--arms", nargs="+", choices=[arm for arm in ARMS if arm != "hand"], default=list(ARMS)[1:])
+    parser.add_argument(
+        "--arms", nargs="+", choices=[arm for arm in ARMS if arm != "hand"], default=list(ARMS)[1:]
+    )
     parser.add_argument("--blocks", type=int, default=200)
     parser.add_argument("--quick", action="store_true", help="30 blocks: minutes, with wider intervals")
     parser.add_argument("--json", type=Path)

@@ -1,7 +1,6 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -55,19 +54,20 @@ def test_show_is_quick_and_does_not_wait_for_torch(trial: Trial) -> None:
     """Broken by importing torch anywhere in ampx.trial, ampx.report or ampx.commands."""
     code = "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules)); " + AMPX
     assert ampx("show", trial.path, code=code).stdout.splitlines()[-1] == "False"
-    assert min(_seconds("show", trial.path) for _ in range(4)) <= 0.5
-    assert min(_seconds("--help") for _ in range(4)) <= 0.5
+    assert min(_cpu_seconds("show", trial.path) for _ in range(4)) <= 0.5
+    assert min(_cpu_seconds("--help") for _ in range(4)) <= 0.5
 
 
-def _seconds(*arguments: object) -> float:
-    start = time.perf_counter()
+def _cpu_seconds(*arguments: object) -> float:
+    """The processor time of a command, which a busy machine stretches far less than its wall time."""
+    before = os.times()
     assert ampx(*arguments).returncode == 0
-    return time.perf_counter() - start
+    after = os.times()
+    return sum(after[2:4]) - sum(before[2:4])
 
 
 def test_run_reaches_hydra_without_typer_or_rich() -> None:
     """Broken by importing Typer at the top of ampx.cli."""
-    pytest.importorskip("ampx.run")
     code = (
         "import atexit, sys; atexit.register(lambda: print({'typer', 'torch'} & set(sys.modules))); " + AMPX
     )

@@ -143,13 +143,16 @@ def test_of_many_breakers_exactly_one_wins(tmp_path: Path) -> None:
         "    try: held.append(Lock.acquire(Path(sys.argv[1]) / f'lock{number}'))\n"
         "    except TrialInUse: pass\n"
         "    else: print(number, flush=True)\n"
-        "sys.stdin.read()"  # a lock is held until every racer has tried
+        "print('done', flush=True); sys.stdin.read()"  # a lock is held until every racer has tried
     )
     command = [sys.executable, "-c", script, str(tmp_path), str(time.time() + 1.0)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    processes = [subprocess.Popen(command, cwd=ROOT, text=True, **pipes) for _ in range(racers)]
-    time.sleep(1.0 + 0.005 * rounds + 0.5)
-    wins = [int(line) for process in processes for line in process.communicate(timeout=30)[0].split()]
+    processes = [
+        subprocess.Popen(command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for _ in range(racers)
+    ]
+    wins = [int(line) for process in processes for line in iter(process.stdout.readline, "done\n")]
+    for process in processes:
+        process.communicate(timeout=30)
     assert sorted(wins) == list(range(rounds))
 
 

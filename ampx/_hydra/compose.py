@@ -1,5 +1,6 @@
 """From argv to requests: Hydra composes and is then done, ampx validates what it composed."""
 
+import logging
 import os
 import re
 import sys
@@ -24,6 +25,7 @@ from ampx._hydra.diagnose import diagnose
 from ampx._hydra.resume import names_trial, resume_requests
 from ampx.config.errors import ConfigError
 from ampx.config.load import Request, resolve, validate
+from ampx.config.rules import sweep_problem
 from ampx.config.targets import check_targets
 
 _HONOURED = ("hydra.searchpath", "hydra.sweeper", "hydra.help", "hydra.mode", "hydra/sweeper", "hydra/help")
@@ -48,7 +50,10 @@ def compose_requests(arguments: Sequence[str], conf_dir: Path) -> list[Request]:
             requests = _compose_with_flags([*overrides, *flags], conf_dir)
         else:
             requests = _compose_one(overrides, conf_dir)
-    check_targets(request.config for request in requests)
+    configs = [request.config for request in requests]
+    if problem := sweep_problem(configs):
+        raise ConfigError(problem)
+    check_targets(configs)
     return requests
 
 
@@ -99,13 +104,14 @@ def _command_line(arguments: list[str]) -> Generator[None]:
     environment = {"HYDRA_FULL_ERROR": "1"}
     if "COMP_LINE" in os.environ:
         environment["COMP_LINE"] = re.sub(r"^\s*\S*ampx\s+run\b", "ampx", os.environ["COMP_LINE"])
-    before = sys.argv, dict(os.environ)
+    before = sys.argv, dict(os.environ), logging.raiseExceptions
     sys.argv = ["ampx", *arguments]
     os.environ.update(environment)
+    logging.raiseExceptions = False  # `--info | head` is no reason for a traceback a line
     try:
         yield
     finally:
-        sys.argv = before[0]
+        sys.argv, _, logging.raiseExceptions = before
         os.environ.clear()
         os.environ.update(before[1])
 

@@ -12,6 +12,7 @@ from hydra.core.override_parser.types import OverrideType
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import OmegaConf
+from yaml import YAMLError
 
 from ampx.config.errors import ConfigError
 from ampx.config.mistakes import Composed, Override, bare_word
@@ -25,18 +26,16 @@ def diagnose(
     """The error to show for `error`, which composing `overrides` raised."""
     groups = groups_of(loader, overrides)
     parsed, problems = _parse(overrides, loader, groups)
-    sweeps = [override for override in parsed if override.is_sweep_override()]
-    if not is_sweep:
-        problems += map(_needs_sweep, sweeps)
-    single = [override for override in parsed if override not in sweeps]
-    composed = Composed(groups, _compose_options(single, loader, groups))
-    return ConfigError(*(problems + mistakes_in(single, composed) or [_condense(error)]))
+    if is_sweep:  # what its values refer to shows in each trial
+        parsed = [override for override in parsed if not override.is_sweep_override()]
+    composed = Composed(groups, _compose_options(parsed, loader, groups))
+    return ConfigError(*(problems + mistakes_in(parsed, composed) or [_condense(error)]))
 
 
 def mistakes_in(overrides: Iterable[HydraOverride], composed: Composed) -> list[str]:
-    """A line for each override that refers to nothing in `composed`."""
+    """A line for each override that is no single value, or refers to nothing in `composed`."""
     own = [override for override in overrides if not override.is_hydra_override()]
-    return [mistake for override in own if (mistake := composed.mistake_in(_plain(override)))]
+    return [mistake for override in own if (mistake := _mistake_in(override, composed))]
 
 
 def groups_of(loader: ConfigLoader, overrides: Iterable[str]) -> dict[str, list[str]]:
@@ -73,20 +72,21 @@ def _compose_options(
     changes = [str(o.input_line) for o in options if o.type is OverrideType.CHANGE]
     try:
         composed = loader.load_configuration("config", changes, RunMode.RUN)
-    except HydraException:  # the fault lies in a file: `_condense` has it
+    except (HydraException, YAMLError):  # the fault lies in a file, and `error` names it
         return {}
     values = OmegaConf.to_container(composed)
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items() if key != "hydra"}
 
 
-def _plain(override: HydraOverride) -> Override:
+def _mistake_in(override: HydraOverride, composed: Composed) -> str | None:
     text, mark = str(override.input_line), _MARKS.get(override.type, "")
-    return Override(text, override.key_or_group, override.value(), mark)
+    if override.is_sweep_override():
+        return _needs_sweep(text)
+    return composed.mistake_in(Override(text, override.key_or_group, override.value(), mark))
 
 
-def _needs_sweep(override: HydraOverride) -> str:
-    text = str(override.input_line)
+def _needs_sweep(text: str) -> str:
     key, _, values = text.partition("=")
     as_list = "" if "(" in values else f", or type {key}=[{values}] for a list"
     return f"{text}: goes through several values; add -m{as_list}"

@@ -13,7 +13,7 @@ from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import HydraException
-from omegaconf import DictConfig, open_dict, read_write
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from ampx._hydra.diagnose import diagnose
 from ampx.config.errors import ConfigError
@@ -53,7 +53,9 @@ class Sweep:
             except HydraException as error:
                 raise diagnose(error, [*self.hydra_overrides, *trial], self.loader, is_sweep=False) from error
             _say_what_was_typed(hydra, overrides)
+            OmegaConf.copy_cache(from_config=master, to_config=config)
             yield config
+            OmegaConf.copy_cache(from_config=config, to_config=master)  # `${now:}` is one time for all
 
     def _compose_options(self, master: DictConfig, options: Trial) -> tuple[DictConfig, Any]:
         """The config that the options give, and apart from it Hydra's own section."""

@@ -42,7 +42,7 @@ class TargetSettings(Settings):
         return dict(self.model_extra or {})
 
 
-_OPERATORS: dict[type[ast.AST], Callable[..., float]] = {
+_OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,

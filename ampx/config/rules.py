@@ -1,7 +1,8 @@
 """Settings that are right one by one and impossible together. Each rule returns its message, or None."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from ampx.config.errors import as_typed
 from ampx.config.experiment import ExperimentConfig
 from ampx.config.fields import TargetSettings
 from ampx.config.identity import scaler_is_active
@@ -16,6 +17,16 @@ def broken_rules(config: ExperimentConfig) -> list[str]:
     """What is impossible about the config, a line for each rule that it breaks."""
     rules = (*RULES, *TRAINING_RULES) if config.job.kind == "train" else RULES
     return [message for rule in rules if (message := rule(config))]
+
+
+def sweep_problem(configs: Sequence[ExperimentConfig]) -> str | None:
+    """What the trials of one sweep must have in common, and do not."""
+    for setting in ("name", "out", "launcher"):
+        values = list(dict.fromkeys(getattr(config, setting) for config in configs))
+        if len(values) > 1:
+            first, second = (as_typed(setting, getattr(value, "kind", value)) for value in values[:2])
+            return f"{first} with {second}: a sweep has one {setting}; start a sweep for each"
+    return None
 
 
 def text_goes_with_text(config: ExperimentConfig) -> str | None:
@@ -145,13 +156,13 @@ def schedule_knows_last_step(config: ExperimentConfig) -> str | None:
     )
 
 
-def early_stop_knows_better_from_worse(config: ExperimentConfig) -> str | None:
+def early_stop_mode_needs_metric(config: ExperimentConfig) -> str | None:
     stop = config.train.early_stop
-    if stop.metric is None or stop.mode is not None:
+    if stop.metric is not None or stop.mode is None:
         return None
     return (
-        f"train.early_stop.metric={stop.metric} with train.early_stop.mode=null: is more better or worse? "
-        "add train.early_stop.mode=max or min"
+        f"train.early_stop.mode={stop.mode} with train.early_stop.metric=null: "
+        "the task's own metric has its own mode; add train.early_stop.metric=<name>, or leave the mode out"
     )
 
 
@@ -174,5 +185,5 @@ TRAINING_RULES: tuple[Rule, ...] = (
     device_gate_needs_fused_step,
     training_ends,
     schedule_knows_last_step,
-    early_stop_knows_better_from_worse,
+    early_stop_mode_needs_metric,
 )

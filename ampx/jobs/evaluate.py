@@ -1,4 +1,4 @@
-"""The job `evaluate`: a trained trial's model, measured on the validation split under this config's precision."""
+"""The job `evaluate`: a trained model, measured on the validation split under this config's precision."""
 
 import time
 from pathlib import Path

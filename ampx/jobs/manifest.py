@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ampx.fingerprint import fingerprints, targets_in
 from ampx.jobs.context import JobContext
 from ampx.training.assemble import TrainState
@@ -10,7 +12,7 @@ from ampx.training.environment import environment, git_state
 
 
 def write_manifest(context: JobContext, precision: dict[str, Any]) -> None:
-    """Replace the manifest: `precision` brings `requested`, and `effective` and `notes` once they are known."""
+    """Replace the manifest; `precision` is `requested`, with `effective` and `notes` once they are known."""
     config = context.config
     context.trial.write_json(
         "manifest.json",
@@ -23,6 +25,14 @@ def write_manifest(context: JobContext, precision: dict[str, Any]) -> None:
             "world_size": config.distribution.num_processes,
         },
     )
+
+
+def use_recorded_threads(context: JobContext) -> None:
+    """A trial goes on with as many threads as it began with: sums depend on how they are split."""
+    recorded = (context.trial.read_json("manifest.json") or {}).get("environment", {}).get("num_threads")
+    if recorded is not None and recorded != torch.get_num_threads():
+        context.tell("threads", recorded=recorded, found=torch.get_num_threads())
+        torch.set_num_threads(recorded)
 
 
 def requested(state: TrainState) -> dict[str, Any]:
@@ -42,6 +52,7 @@ def effective(state: TrainState, observed: dict[str, Any], notes: list[str]) -> 
             **observed,
             "scope": setup.policy.scope,
             "islands": setup.claims["islands"],
+            "baseline": setup.claims["baseline"],
             "scaler": _scaler(state),
             "kernels": setup.kernels.name,
             "gate": state.stepper.gate.name,

@@ -14,7 +14,7 @@ _MULTIPLY = ("mm", "addmm", "bmm", "baddbmm", "convolution", "linear", "scaled_d
 
 @contextmanager
 def profiled(context: JobContext) -> Generator[None]:
-    """Profile what runs inside when the config says so; writes `profile/trace.json` and `profile/table.txt`."""
+    """Profile what runs inside if the config says so; writes `profile/trace.json` and `profile/table.txt`."""
     if not context.config.debug.profile:
         yield
         return

@@ -1,11 +1,13 @@
 """The job `train`: from a config, or from where it stopped, to a trained model and its account."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ampx.jobs.context import JobContext, Outcome
-from ampx.jobs.manifest import effective, requested, write_manifest
+from ampx.jobs.manifest import effective, requested, use_recorded_threads, write_manifest
 from ampx.jobs.profile import profiled
+from ampx.training.anomaly import AnomalyHunt
 from ampx.training.assemble import TrainState, assemble
 from ampx.training.checkpoint import Checkpoints
 from ampx.training.ledger import Tally
@@ -18,6 +20,7 @@ from ampx.training.spans import no_spans, recorded_span
 def train(context: JobContext) -> Outcome:
     """Train until the settings say so, the numbers do, or somebody asks to stop."""
     config = context.config
+    use_recorded_threads(context)
     state = assemble(
         config,
         context.device,
@@ -34,6 +37,7 @@ def train(context: JobContext) -> Outcome:
         watcher,
         abort_after_skips=config.scaler.abort_after_skips,
         min_scale=state.scaler.policy.min_scale,
+        anomaly=AnomalyHunt(is_scaled=state.scaler.is_enabled()) if config.debug.anomaly else None,
     )
     _restore(context, loop, checkpoints)
     write_manifest(context, requested(state))
@@ -64,12 +68,18 @@ class _Watcher:
         for tracker in self._context.trackers:
             tracker.on_evaluation(step, metrics)
 
+    def before_checkpoint(self) -> None:
+        self._context.trial.sync("steps.jsonl", "evals.jsonl", "events.jsonl")
+
     def on_first_step(self) -> None:
         self._first_step.remove()
         setup = self._state.setup
         observed = self._first_step.report(self._state.optimizers())
         notes = self._first_step.check(setup.policy)
-        write_manifest(self._context, {**requested(self._state), **effective(self._state, observed, notes)})
+        precision = {**requested(self._state), **effective(self._state, observed, notes)}
+        for note in precision["notes"]:
+            self._context.note(note)
+        write_manifest(self._context, precision)
 
 
 def _restore(context: JobContext, loop: Loop, checkpoints: Checkpoints) -> None:
@@ -79,6 +89,10 @@ def _restore(context: JobContext, loop: Loop, checkpoints: Checkpoints) -> None:
         context.tell("checkpoint_unreadable", path=str(path), error=error)
 
     saved = checkpoints.load_newest(tell_unreadable)
+    if saved is None and (origin := context.config.resume) is not None:
+        saved = Checkpoints(Path(origin) / "checkpoints").load_newest(tell_unreadable)
+        if saved is None:
+            raise ValueError(f"resume={origin}: holds no checkpoint to start from; resume it in place first")
     if saved is not None:
         loop.load(saved)
     step = loop.progress.step

@@ -54,7 +54,7 @@ def _prepared(request: Request, root: Path) -> Trial:
 
 
 def _continued(request: Request) -> Trial:
-    """The trial that `resume=` names, its launcher, trackers and observation replaced where they were typed."""
+    """The trial that `resume=` names, its launcher, tracker and observe replaced where they were typed."""
     assert request.resume is not None
     trial = Trial.open(request.resume)
     text = dump_config(request.config)
@@ -89,7 +89,8 @@ def _completed(trial: Trial) -> str:
     changed = [name for name, digest in fingerprints(sources).items() if sources.get(name) != digest]
     if not changed:
         return "already completed"
-    return f"already completed, but the code of {', '.join(changed)} changed since (use another name to run it again)"
+    names = ", ".join(changed)
+    return f"already completed, but the code of {names} changed since (use another name to run it again)"
 
 
 def _run_in_process_of_its_own(trial: Trial) -> int:

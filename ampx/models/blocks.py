@@ -1,12 +1,13 @@
 """The repeated blocks of a model, and recomputing them in the backward pass to save memory."""
 
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from typing import Any
 
+import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 
@@ -36,9 +37,7 @@ def checkpoint_blocks(model: nn.Module) -> list[str]:
         )
     for _, block in blocks:
         # The forward is wrapped, not the module: state-dict keys stay as they are.
-        block.forward = partial(
-            checkpoint, block.forward, use_reentrant=False, context_fn=partial(_contexts, block)
-        )
+        block.forward = partial(_forward_recomputed, block, block.forward)
     return [name for name, _ in blocks]
 
 
@@ -55,20 +54,25 @@ def _is_composite(module: nn.Module) -> bool:
     return any(True for _ in module.children()) and any(True for _ in module.parameters())
 
 
+def _forward_recomputed(block: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    recompute = partial(checkpoint, forward, use_reentrant=False)
+    if torch.compiler.is_compiling():  # a graph updates buffers once anyway, and allows no contexts here
+        return recompute(*args, **kwargs)
+    return recompute(*args, context_fn=partial(_contexts, block), **kwargs)
+
+
 def _contexts(block: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    return nullcontext(), _running_statistics_frozen(block)
+    """What surrounds the first computation of a block, and what surrounds the second."""
+    return nullcontext(), _buffers_kept(block)
 
 
 @contextmanager
-def _running_statistics_frozen(block: nn.Module) -> Generator[None]:
-    """Recomputing must not move the running statistics of BatchNorm a second time."""
-    norms = [
-        module for module in block.modules() if isinstance(module, _BatchNorm) and module.track_running_stats
-    ]
-    for norm in norms:
-        norm.track_running_stats = False
+def _buffers_kept(block: nn.Module) -> Generator[None]:
+    # Else BatchNorm's running statistics would take in every batch twice.
+    buffers = list(block.buffers())
+    before = [buffer.clone() for buffer in buffers]
     try:
         yield
     finally:
-        for norm in norms:
-            norm.track_running_stats = True
+        for buffer, value in zip(buffers, before, strict=True):
+            buffer.copy_(value)

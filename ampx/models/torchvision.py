@@ -120,8 +120,8 @@ def _read(file: Path, weights: str) -> dict[str, Tensor]:
             state = dict(torch.load(file, map_location="cpu", weights_only=True))
     except Exception as error:  # each format has its own ways to be broken
         raise ValueError(
-            f"model.weights={weights}: {file} must be a state dict that can be read without running pickled code; "
-            "give a file written by torch.save(model.state_dict(), …) or by safetensors"
+            f"model.weights={weights}: {file} must be a state dict that can be read without running "
+            "pickled code; give a file written by torch.save(model.state_dict(), …) or by safetensors"
         ) from error
     state = state.get("model", state)  # as torchvision's training script nests it
     return {_renamed(key): tensor for key, tensor in state.items() if not key.startswith(_AUXILIARY_HEADS)}

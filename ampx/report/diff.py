@@ -7,12 +7,12 @@ from rich.table import Table
 from rich.text import Text
 
 from ampx.records import Record
-from ampx.report.find import read_config, read_or_none, short
+from ampx.report.find import read_config, read_or_none, read_result, short
 from ampx.report.ledger import read_ledger
 from ampx.report.text import flatten, printable, quantity
 from ampx.trial import Trial
 
-_OUTCOMES = ("metrics", "steps", "scale", "throughput", "memory", "wall_s")
+_OUTCOMES = ("metrics", "steps", "scale", "throughput", "memory", "train_s", "wall_s")
 _ABSENT = "(absent)"
 
 
@@ -34,7 +34,7 @@ def diff_trials(first: Trial, second: Trial, console: Console) -> None:
 
 def _outcome(trial: Trial, troubles: list[str]) -> Record:
     status = trial.settled_status()
-    result = read_or_none(trial, "result.json", troubles)
+    result = read_result(trial, status, troubles)
     if "steps" not in result:
         ledger = read_ledger(trial.path / "steps.jsonl")
         result = {**result, "steps": ledger.steps(), "scale": ledger.scale()}

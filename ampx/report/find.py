@@ -6,6 +6,7 @@ from typing import Any
 import yaml
 
 from ampx.records import Record
+from ampx.status import Status, to_utc
 from ampx.trial import Trial, trials_in
 
 
@@ -43,6 +44,16 @@ def read_or_none(trial: Trial, name: str, troubles: list[str]) -> Record:
     except ValueError as error:
         troubles.append(str(error))
         return {}
+
+
+def read_result(trial: Trial, status: Status, troubles: list[str]) -> Record:
+    """The result of the attempt that `status` tells of: an earlier attempt's does not count."""
+    path = trial.path / "result.json"
+    if status.started and path.exists():
+        written = to_utc(path.stat().st_mtime + 0.02)  # file times lag by a tick of the kernel's clock
+        if written < status.started:
+            return {}
+    return read_or_none(trial, path.name, troubles)
 
 
 def read_config(trial: Trial, troubles: list[str]) -> dict[str, Any]:

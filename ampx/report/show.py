@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ampx.records import Record
-from ampx.report.find import read_config, read_or_none, short
+from ampx.report.find import read_config, read_or_none, read_result, short
 from ampx.report.ledger import Ledger, read_ledger
 from ampx.report.text import (
     flatten,
@@ -30,7 +30,8 @@ STYLES: dict[State, str] = {"completed": "green", "running": "cyan", "pending": 
 _GROUPS = ("job", "model", "data", "task", "dtype", "scaler", "optimizer", "schedule")
 _ROUTINE = ("skip", "save")
 _CURVE_WIDTH = 60
-_MOST_LEAVES = 12
+_MOST_LEAVES = 16
+_MOST_FACTS = 8
 _MOST_EVENTS = 5
 _ERROR_LINES = 6
 
@@ -41,7 +42,7 @@ def show_trial(trial: Trial, console: Console) -> None:
     status = trial.settled_status()
     config = read_config(trial, troubles)
     manifest = read_or_none(trial, "manifest.json", troubles)
-    result = read_or_none(trial, "result.json", troubles)
+    result = read_result(trial, status, troubles)
     ledger = read_ledger(trial.path / "steps.jsonl")
     rows = [
         *_state(trial, status),
@@ -77,11 +78,11 @@ def print_rows(console: Console, rows: Iterable[Row]) -> None:
 def _summary(trial: Trial) -> Iterator[Text]:
     try:
         status = trial.settled_status()
-        result = trial.read_json("result.json") or {}
     except ValueError as error:
         yield Text("damaged", style="red")
         yield Text(printable(error), overflow="fold")
         return
+    result = read_result(trial, status, [])
     metrics = _dict(result, "metrics")
     yield Text(status.state, style=STYLES.get(status.state, "red"))
     yield Text(printable(status.reason or ""), overflow="fold")
@@ -119,7 +120,7 @@ def _precision(manifest: Record) -> Iterator[Row]:
     for name in {**effective, **requested}:
         yield from _asked_and_got(name, _nested(requested, name), _nested(effective, name))
     if environment := flatten(_dict(manifest, "environment")):
-        yield "environment", _join(dict(list(environment.items())[:_MOST_LEAVES]))
+        yield "environment", _join(dict(list(environment.items())[:_MOST_FACTS]))
     for note in _list(manifest, "notes"):
         yield "note", printable(note)
 
@@ -136,6 +137,8 @@ def _asked_and_got(label: str, asked: Record, got: Record) -> Iterator[Row]:
 def _compared(asked: Record, got: Record) -> Text:
     text = Text()
     for key, value in got.items():
+        if value is None:
+            continue
         shown, wanted = tally(value), asked.get(key)
         text.append(f"{' · ' if text else ''}{printable(key)} {shown}")
         if wanted is not None and tally(wanted) != shown:
@@ -166,11 +169,10 @@ def _steps(result: Record, ledger: Ledger) -> Iterator[Row]:
     steps = steps if steps.get("attempted") else ledger.steps()
     skipped = _dict(steps, "skipped")
     reasons = f" ({_join(skipped)})" if skipped else ""
-    counts = {"attempted": steps.get("attempted"), "applied": steps.get("applied")}
+    counts = {name: count for name, count in steps.items() if name != "skipped"}
     yield "steps", f"{_join(counts)} · skipped {sum(skipped.values())}{reasons}"
     yield from _curve("loss", ledger.losses)
-    if scale := _dict(result, "scale") or ledger.scale():
-        yield "scale", _join(scale)
+    yield "scale", _join(_dict(result, "scale")) or _join(ledger.scale()) or "off"
     yield from _curve("log2 scale", ledger.log2_scales)
 
 
@@ -185,8 +187,9 @@ def _cost(result: Record) -> Iterator[Row]:
     for name in ("throughput", "memory"):
         if text := _join(flatten(_dict(result, name))):
             yield name, text
-    if wall_s := result.get("wall_s"):
-        yield "wall", quantity("wall_s", wall_s)
+    times = {name: value for name, value in result.items() if name.endswith("_s")}
+    if times:
+        yield "time", _join(times)
 
 
 def _events(trial: Trial) -> Iterator[Row]:

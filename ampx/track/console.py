@@ -89,7 +89,7 @@ class ConsoleTracker:
 
 
 def config_tree(config: ExperimentConfig) -> list[str]:
-    """`group  option  name=value …`, one line a group; the ungrouped settings first, the groups that are off last."""
+    """`group  option  name=value …`, a line a group: first what is in none, last those that are off."""
     values = config.model_dump(mode="json", by_alias=True)
     groups = {name: value for name, value in values.items() if isinstance(value, dict)}
     off = [name for name, settings in groups.items() if settings == {"kind": "none"}]
@@ -105,10 +105,23 @@ def _option(settings: Mapping[str, Any]) -> str:
 
 
 def _pairs(settings: Mapping[str, Any]) -> str:
-    shown = {key: value for key, value in settings.items() if value is not None and value != []}
-    return " ".join(
-        f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in shown.items()
-    )
+    shown = {key: _shown(value) for key, value in settings.items()}
+    return " ".join(f"{key}={text}" for key, text in shown.items() if text)
+
+
+def _shown(value: Any) -> str:
+    """As it could be typed; nothing for what is null or empty."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, Mapping):
+        items = {key: _shown(item) for key, item in value.items()}
+        inner = ",".join(f"{key}:{text}" for key, text in items.items() if text)
+        return f"{{{inner}}}" if inner else ""
+    if isinstance(value, list):
+        return f"[{','.join(map(_shown, value))}]" if value else ""
+    return "" if value is None else str(value)
 
 
 def describe(record: StepRecord, num_skipped: int) -> str:

@@ -39,7 +39,7 @@ class Alarms:
             last.scale is not None and last.scale <= self._min_scale and skips > 0,
             step=last.step,
             scale=last.scale,
-            advice="gradients are not finite at any scale: check data, loss and learning rate, or use dtype=bf16",
+            advice="gradients are not finite at any scale: check data, loss and lr, or use dtype=bf16",
         )
 
     def unchanged(self, step: int, share: float) -> None:

@@ -13,7 +13,7 @@ from ampx.training.feed import to_device
 
 
 def evaluate(setup: Setup, ema: Ema, batches: Iterable[Any] | None = None) -> dict[str, float]:
-    """The task's metrics over the validation split, or over `batches`; training mode is put back as it was."""
+    """The task's metrics over the validation split, or over `batches`; training mode is put back."""
     was_training = setup.model.training
     setup.model.eval()
     try:

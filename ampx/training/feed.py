@@ -41,7 +41,9 @@ class Feed:
         self._device = device
         self._seed = seed
         self._chunks: Iterator[list[Any]] | None = None
-        self.pinned = None if overfit_batches is None else self._first(overfit_batches)
+        self.pinned: list[Any] | None = None
+        if overfit_batches is not None:
+            self.pinned = list(islice(self._iterate(0, 0), overfit_batches))
 
     @property
     def batches_per_epoch(self) -> int | None:
@@ -88,8 +90,8 @@ class Feed:
             )
         if self.batches_per_epoch is not None:
             raise ValueError(
-                f"data: the training data announced {self.batches_per_epoch} batches but epoch {self.epoch} ended "
-                f"after {self.taken}; make len(train) the number of batches it yields"
+                f"data: the training data announced {self.batches_per_epoch} batches, but epoch {self.epoch} "
+                f"ended after {self.taken}; make len(train) the number of batches it yields"
             )
 
     def _next_epoch(self) -> None:
@@ -113,9 +115,6 @@ class Feed:
             batches = iter(self._source)  # and only when its first batch is asked for
             first = list(islice(batches, max(start, 1)))[start:]
         return chain(first, batches)
-
-    def _first(self, count: int) -> list[Any]:
-        return list(islice(self._iterate(0, 0), count))
 
     def state_dict(self) -> dict[str, Any]:
         """The position; with the source's own state where it keeps one."""

@@ -132,12 +132,12 @@ class DeviceGate:
 
 
 def choose_gate(setting: str, lanes: Mapping[str, Lane], device: torch.device) -> Gate:
-    """`auto` decides on the device where a host sync costs something and every lane can; ValueError if asked in vain."""
+    """`auto` is the device where a sync costs something and every lane can; ValueError if asked in vain."""
     unable = [lane.name for lane in lanes.values() if not lane.can_gate_on_device]
     if setting == "device" and unable:
         raise ValueError(
-            f"train.gate=device: optimizer {', '.join(unable)} cannot skip on the device; use a fused AdamW, Adam, SGD "
-            "or Adagrad with a built-in schedule, or train.gate=auto"
+            f"train.gate=device: optimizer {', '.join(unable)} cannot skip on the device; use a fused AdamW, "
+            "Adam, SGD or Adagrad with a built-in schedule, or train.gate=auto"
         )
     is_device = setting == "device" or (setting == "auto" and device.type == "cuda" and not unable)
     return DeviceGate() if is_device else HostGate()

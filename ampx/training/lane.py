@@ -63,6 +63,6 @@ class NoGradientError(ValueError):
     def __init__(self, optimizer: str, names: Sequence[str]) -> None:
         shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
         super().__init__(
-            f"optimizer {optimizer!r}: no parameter received a gradient ({shown}); make the loss depend on them, "
-            "check requires_grad, detach() and no_grad() in the model and the task"
+            f"optimizer {optimizer!r}: no parameter received a gradient ({shown}); make the loss depend on "
+            "them, check requires_grad, detach() and no_grad() in the model and the task"
         )

@@ -112,6 +112,10 @@ class Ledger:
         """Most skips in a row that any optimizer has met."""
         return max((tally.longest_skips for tally in self.tallies.values()), default=0)
 
+    def consecutive_skips(self) -> int:
+        """Skips in a row up to the last flush, of the optimizer that has most."""
+        return max((tally.consecutive_skips for tally in self.tallies.values()), default=0)
+
     def state_dict(self) -> dict[str, Any]:
         """The totals as plain numbers."""
         return {

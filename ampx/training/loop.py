@@ -7,11 +7,13 @@ resumed trial meets the same ones.
 import math
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from ampx.config.train import TrainSettings
 from ampx.training.alarms import Alarms
+from ampx.training.anomaly import AnomalyHunt
 from ampx.training.assemble import TrainState
 from ampx.training.checkpoint import Checkpoints
 from ampx.training.clock import Clock
@@ -20,6 +22,7 @@ from ampx.training.progress import Mode, Progress
 from ampx.training.stagnation import Stagnation
 from ampx.training.step import num_samples
 
+_NO_HUNT = nullcontext()
 
 LOWER_IS_BETTER: dict[str, Mode] = {"loss": "min", "perplexity": "min"}
 
@@ -51,6 +54,10 @@ class Watcher(Protocol):
         """Called once, after the first attempt of this process."""
         ...
 
+    def before_checkpoint(self) -> None:
+        """Make the records that a checkpoint counts on durable."""
+        ...
+
 
 class Loop:
     """Runs one trial's training from wherever its state stands."""
@@ -64,6 +71,7 @@ class Loop:
         *,
         abort_after_skips: int,
         min_scale: float,
+        anomaly: AnomalyHunt | None = None,
     ) -> None:
         self.state = state
         self.progress = Progress()
@@ -72,10 +80,12 @@ class Loop:
         self._checkpoints = checkpoints
         self._watcher = watcher
         self._abort_after_skips = abort_after_skips
+        self._anomaly = anomaly
         self._alarms = Alarms(watcher.tell, min_scale)
         self._stagnation = Stagnation(list(state.setup.model.parameters()))
         self._started_at = time.monotonic()
         self._saved_at: int | None = None
+        self._owes_checkpoint = False
         self._has_stepped = False
 
     def run(self) -> Ending:
@@ -95,7 +105,8 @@ class Loop:
             self._flush()
         if self._evaluation_is_due():
             self._evaluate()
-        if self._checkpoint_is_due():
+        self._owes_checkpoint |= self._checkpoint_is_due()
+        if self._owes_checkpoint and self._is_healthy():
             self.save()
 
     def _attempt(self) -> None:
@@ -106,11 +117,17 @@ class Loop:
             batches = state.feed.take()
         if is_measured:
             self._stagnation.before()
-        state.stepper.attempt(progress.step, batches)
+        with self._hunt():
+            state.stepper.attempt(progress.step, batches)
         count = sum(map(num_samples, batches))
         progress.step += 1
         progress.samples += count
         self.clock.end_step(count)
+
+    def _hunt(self) -> AbstractContextManager[None]:
+        if self._anomaly is None:
+            return _NO_HUNT
+        return self._anomaly.region(self.state.ledger.consecutive_skips())
 
     def ending(self) -> Ending | None:
         """Why training ends here; None while it goes on."""
@@ -207,16 +224,23 @@ class Loop:
             else self.progress.step % every == 0
         )
 
+    def _is_healthy(self) -> bool:
+        """Whether the last step was applied: what is kept must not be on its way to divergence."""
+        self._flush()
+        return self.state.ledger.consecutive_skips() == 0
+
     def save(self) -> None:
         """Write a checkpoint of this moment, unless it is already there; the records are flushed first."""
         if self._saved_at == self.progress.step or not self.state.feed.can_resume:
             return
         self._flush()
+        self._watcher.before_checkpoint()
         self.progress.elapsed_s = self._elapsed()
         self._checkpoints.save(
             self.progress.step, {**self.state.state_dict(), "progress": self.progress.state_dict()}
         )
         self._saved_at = self.progress.step
+        self._owes_checkpoint = False
 
     def load(self, saved: Mapping[str, Any]) -> None:
         """Go on from a checkpoint."""

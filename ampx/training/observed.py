@@ -78,9 +78,8 @@ class FirstStep:
                 f"dtype.compute_dtype={asked}: every layer computed in {', '.join(ran)} in the first step; "
                 "does the model switch autocast off or cast its inputs? Name such parts in dtype.islands"
             )
-        return [
-            f"{len(different)} of {len(outside)} layers computed in {', '.join(ran)}: {', '.join(different[:5])}"
-        ]
+        which, dtypes = ", ".join(different[:5]), ", ".join(ran)
+        return [f"{len(different)} of {len(outside)} layers computed in {dtypes}: {which}"]
 
     def _is_in_island(self, name: str) -> bool:
         return any(name == island or name.startswith(f"{island}.") or not island for island in self._islands)

@@ -19,7 +19,11 @@ from ampx.data.build import build_data
 from ampx.data.splits import BatchSource, DataSpec, Splits
 
 CONF = Path(__file__).parents[2] / "conf" / "data"
-WITHOUT_FILES: dict[str, dict[str, Any]] = {"digits": {}, "synthetic_images": {"num_samples": 200}, "text": {}}
+WITHOUT_FILES: dict[str, dict[str, Any]] = {
+    "digits": {},
+    "synthetic_images": {"num_samples": 200},
+    "text": {},
+}
 SPEC = DataSpec(input_shape=(2,), num_classes=2)
 
 
@@ -39,7 +43,9 @@ def my_data(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def loader(count: int = 4) -> DataLoader[Any]:
-    return DataLoader(TensorDataset(torch.zeros(count, 2), torch.zeros(count, dtype=torch.int64)), batch_size=2)
+    return DataLoader(
+        TensorDataset(torch.zeros(count, 2), torch.zeros(count, dtype=torch.int64)), batch_size=2
+    )
 
 
 class Stream(IterableDataset[Tensor]):
@@ -81,7 +87,9 @@ def returns_a_dict_as_spec() -> Any:
 def test_every_option_is_valid_and_has_an_implementation(file: Path) -> None:
     missing = {"custom": {"_target_": "my_data.returns"}, "imagefolder": {"root": "images"}}
     option = settings(file.stem, **missing.get(file.stem, {}))
-    assert callable(import_target(option.target if isinstance(option, TargetSettings) else option.implementation))
+    assert callable(
+        import_target(option.target if isinstance(option, TargetSettings) else option.implementation)
+    )
 
 
 @pytest.mark.parametrize("option", WITHOUT_FILES)
@@ -118,9 +126,17 @@ def test_a_user_function_may_return_splits_or_three_things() -> None:
     [
         ("returns_nothing", {}, r"data\._target_=my_data\.returns_nothing: gave a NoneType; return .*Splits"),
         ("returns_a_dict_as_spec", {}, r"spec is a dict; give ampx\.data\.splits\.DataSpec"),
-        ("returns", {"train": "used up"}, "train is used up after one epoch; return what can be iterated again"),
+        (
+            "returns",
+            {"train": "used up"},
+            "train is used up after one epoch; return what can be iterated again",
+        ),
         ("returns", {"train": "no iterable"}, "train is a int; give an iterable of batches"),
-        ("returns", {"train": "dataset"}, "train is a TensorDataset; give an iterable of batches, as a DataLoader"),
+        (
+            "returns",
+            {"train": "dataset"},
+            "train is a TensorDataset; give an iterable of batches, as a DataLoader",
+        ),
         ("returns", {"train": "no length"}, "train has no length; give it __len__"),
         ("returns", {"train": "empty"}, "train has no batches; give it at least one"),
         ("returns", {"tain": "empty"}, r"data\.tain='empty': .* did you mean train\?"),

@@ -30,9 +30,7 @@ def folder_settings(root: Path, **changes: Any) -> ImageFolderSettings:
 
 
 def flowers_settings(root: Path, **changes: Any) -> Flowers102Settings:
-    return Flowers102Settings(
-        kind="flowers102", root=str(root), **{**LOADED, "download": False, **changes}
-    )
+    return Flowers102Settings(kind="flowers102", root=str(root), **{**LOADED, "download": False, **changes})
 
 
 def cifar_settings(root: Path, **changes: Any) -> Cifar10Settings:
@@ -89,7 +87,10 @@ def flowers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for number in range(1, 7):
         random_image(number).save(folder / "jpg" / f"image_{number:05d}.jpg")
     savemat(folder / "imagelabels.mat", {"labels": np.array([1, 2, 3, 102, 5, 6])})
-    savemat(folder / "setid.mat", {"trnid": np.array([1, 2, 3, 4]), "valid": np.array([5, 6]), "tstid": np.array([])})
+    savemat(
+        folder / "setid.mat",
+        {"trnid": np.array([1, 2, 3, 4]), "valid": np.array([5, 6]), "tstid": np.array([])},
+    )
     checksums = {
         key: (name, hashlib.md5((folder / name).read_bytes()).hexdigest())
         for key, name in (("label", "imagelabels.mat"), ("setid", "setid.mat"))
@@ -115,7 +116,11 @@ def test_imagefolder_gives_float32_images_of_the_asked_size(folder: Path) -> Non
 def test_imagefolder_gives_the_same_augmented_batches_with_0_and_2_workers(folder: Path) -> None:
     """Breaking it: leaving out the seeding of each batch."""
     runs = [
-        list(imagefolder(folder_settings(folder, augment=True, shuffle=True, num_workers=n), seed=3).train.iterate(1, 0))
+        list(
+            imagefolder(
+                folder_settings(folder, augment=True, shuffle=True, num_workers=n), seed=3
+            ).train.iterate(1, 0)
+        )
         for n in (0, 2)
     ]
     assert len(runs[0]) == len(runs[1]) == 3
@@ -139,7 +144,9 @@ def test_images_are_standardised_inside_the_data_set(folder: Path) -> None:
 
 
 def test_a_missing_image_folder_says_what_is_expected(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"data\.root=.*: must hold images as .*/train/<class>/<image>\.png.*; set"):
+    with pytest.raises(
+        ValueError, match=r"data\.root=.*: must hold images as .*/train/<class>/<image>\.png.*; set"
+    ):
         imagefolder(folder_settings(tmp_path / "nowhere"), seed=0)
 
 
@@ -183,7 +190,9 @@ def test_cifar10_is_interpolated_to_another_image_size(cifar: Path) -> None:
 
 
 def test_cifar10_that_is_not_there_or_damaged_offers_the_download(cifar: Path, tmp_path: Path) -> None:
-    way_out = r"data\.root=.*: must hold cifar10 as published in .*cifar-10-batches-py.* or data\.download=true"
+    way_out = (
+        r"data\.root=.*: must hold cifar10 as published in .*cifar-10-batches-py.* or data\.download=true"
+    )
     with pytest.raises(ValueError, match=way_out):
         cifar10(cifar_settings(tmp_path / "nowhere"), seed=0)
     (cifar / "cifar-10-batches-py" / "data_batch_3").write_bytes(b"damaged")

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.backends.debugging import aot_eager
 
 from ampx.models.blocks import checkpoint_blocks, find_blocks
 from ampx.models.gpt import GPT
@@ -75,7 +76,7 @@ def test_recomputing_gives_the_same_gradients_with_dropout_and_autocast() -> Non
 def test_activations_are_recomputed_and_not_kept() -> None:
     model, calls = gpt(), []
     checkpoint_blocks(model)
-    model.blocks[0].mlp.register_forward_hook(lambda *_: calls.append(1))  # type: ignore[union-attr]
+    model.blocks[0].norm1.register_forward_hook(lambda *_: calls.append(1))  # type: ignore[union-attr]
     gradients(model, torch.randint(11, (4, 8)))
     assert len(calls) == 2
 
@@ -111,5 +112,26 @@ def test_a_deep_copy_recomputes_with_its_own_parameters() -> None:
 
 
 def test_a_model_without_blocks_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"train\.activation_checkpointing=true: MLP has no repeated blocks.*false"):
+    with pytest.raises(
+        ValueError, match=r"train\.activation_checkpointing=true: MLP has no repeated blocks.*false"
+    ):
         checkpoint_blocks(MLP(hidden=[4], in_features=4, num_classes=2))
+
+
+def test_compiled_blocks_recompute_too_and_move_running_statistics_once() -> None:
+    """Breaking it: a wrapper that dynamo skips, under which nothing is compiled and nothing says so."""
+    plain, compiled, x = resnet(), resnet(), torch.rand(8, 1, 8, 8)
+    checkpoint_blocks(compiled)
+    graphs: list[str] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: object) -> object:
+        graphs.append(graph.code)
+        return aot_eager(graph, inputs)
+
+    for _, block in find_blocks(compiled):
+        block.compile(backend=backend)
+    expected, got = gradients(plain, x), gradients(compiled, x)
+    assert all(torch.equal(expected[name], got[name]) for name in expected)
+    assert ["tag_activation_checkpoint" in graph for graph in graphs] == [True, True]
+    buffers = dict(compiled.named_buffers())
+    assert all(torch.equal(buffer, buffers[name]) for name, buffer in plain.named_buffers())

@@ -85,9 +85,13 @@ def test_the_same_seed_builds_the_same_parameters_and_keys_can_be_restored(optio
 
 
 def test_data_without_the_sizes_that_a_model_needs_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"model=gpt: needs vocab_size, context, .*give .*image_size.*choose data"):
+    with pytest.raises(
+        ValueError, match=r"model=gpt: needs vocab_size, context, .*give .*image_size.*choose data"
+    ):
         build_model(settings("gpt"), DIGITS)
-    with pytest.raises(ValueError, match=r"model=mlp: needs in_features, num_classes, but the data give vocab"):
+    with pytest.raises(
+        ValueError, match=r"model=mlp: needs in_features, num_classes, but the data give vocab"
+    ):
         build_model(settings("mlp"), TEXT)
 
 
@@ -110,5 +114,7 @@ def test_building_a_small_model_and_small_data_imports_no_torchvision() -> None:
         "import ampx.data.vision, ampx.models.torchvision, ampx.tasks.build\n"
         "print('torchvision' in sys.modules, 'torch._dynamo' in sys.modules)"
     )
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
     assert answer.stdout.split() == ["False", "False"]

@@ -81,7 +81,9 @@ def test_weights_of_other_classes_keep_the_body_and_start_the_head_afresh(
     with pytest.warns(UserWarning, match=r"not the data's 7 classes; fc\.bias, fc\.weight start afresh"):
         loaded = model(weights=str(tmp_path / "weights.pth"), num_classes=7).state_dict()
     assert loaded["fc.weight"].shape[0] == 7
-    assert all(torch.equal(loaded[key], tensor) for key, tensor in trained.items() if not key.startswith("fc."))
+    assert all(
+        torch.equal(loaded[key], tensor) for key, tensor in trained.items() if not key.startswith("fc.")
+    )
 
 
 def test_weights_of_another_model_are_refused(tmp_path: Path, trained: dict[str, torch.Tensor]) -> None:

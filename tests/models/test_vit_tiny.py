@@ -8,8 +8,12 @@ from ampx.models.vit_tiny import ViTTiny
 
 
 def test_a_patch_size_that_does_not_divide_the_image_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"model\.patch_size=3: must divide the image size 8; change it, or data"):
-        ViTTiny(patch_size=3, width=8, depth=1, heads=2, dropout=0, in_channels=1, image_size=8, num_classes=2)
+    with pytest.raises(
+        ValueError, match=r"model\.patch_size=3: must divide the image size 8; change it, or data"
+    ):
+        ViTTiny(
+            patch_size=3, width=8, depth=1, heads=2, dropout=0, in_channels=1, image_size=8, num_classes=2
+        )
 
 
 def test_a_number_of_heads_that_does_not_divide_the_width_is_refused() -> None:

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,15 +18,6 @@ CPUINFO = Path("/proc/cpuinfo")
 @pytest.mark.parametrize("feature", ["f16c", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16"])
 def test_features_are_those_the_kernel_lists(feature: str) -> None:
     assert (feature in probe_cpu().features) == (feature in CPUINFO.read_text().split())
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """So that `time.thread_time` counts all the work, whatever else the machine does meanwhile."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.usefixtures("one_thread")

@@ -41,10 +41,11 @@ MANIFEST = {
 }
 RESULT = {
     "metrics": {"accuracy": {"final": 0.975, "best": 0.978}},
-    "steps": {"attempted": 6, "applied": 5, "skipped": {"inf_grad": 1}},
+    "steps": {"planned": 6, "attempted": 6, "applied": 5, "skipped": {"inf_grad": 1}},
     "scale": {"first": 65536.0, "last": 32768.0, "min": 32768.0, "max": 65536.0},
     "throughput": {"samples_per_s": 12345.6, "step_ms_median": 8.123},
     "memory": {"peak_bytes": 812 * 2**20},
+    "train_s": 73.0,
     "wall_s": 83.0,
 }
 

@@ -1,5 +1,7 @@
 import io
+import os
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,12 +28,12 @@ def test_one_screen_tells_what_happened(completed: Trial, printed: Printed) -> N
         r"environment torch 2.14.1 · device cpu · threads 2",
         r"note        scaler inactive for bfloat16 (enabled=auto)",
         r"metrics     accuracy: final 0.975 · best 0.978",
-        r"steps       attempted 6 · applied 5 · skipped 1 (inf_grad 1)",
+        r"steps       planned 6 · attempted 6 · applied 5 · skipped 1 (inf_grad 1)",
         r"scale       first 65536 · last 32768 · min 32768 · max 65536",
         r"log2 scale  ████▁▁  16 → 15 (min 15)",
         r"throughput  samples_per_s 12346 · step_ms_median 8.123",
         r"memory      peak_bytes 812 MiB",
-        r"wall        1 min 23 s",
+        r"time        train_s 1 min 13 s · wall_s 1 min 23 s",
         r"events      skip 1 · warning 1",
     ):
         assert line in text.splitlines()
@@ -60,8 +62,9 @@ def test_a_file_or_a_pipe_gets_plain_lines_and_a_terminal_gets_colour(
 
 
 def test_a_running_trial_shows_its_holder_and_how_far_it_is(completed: Trial, printed: Printed) -> None:
+    """Broken by showing whatever result is there: this one is the first attempt's."""
     completed.set_status("pending")
-    (completed.path / "result.json").unlink()
+    os.utime(completed.path / "result.json", times=(time.time() - 1,) * 2)
     with completed.locked():
         completed.set_status("running")
         text = printed(show_trial, completed)
@@ -92,6 +95,7 @@ def test_a_trial_that_never_started_is_shown(pending: Trial, printed: Printed) -
     text = printed(show_trial, pending)
     assert "state       pending" in text
     assert "steps       attempted 0 · applied 0 · skipped 0" in text
+    assert "scale       off" in text
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,9 @@ def test_the_metric_that_decides_what_is_best_is_one_that_evaluation_reports() -
 
 def test_a_user_task_needs_three_methods() -> None:
     assert isinstance(build_task(settings("custom", _target_="my_pkg.Complete")), Complete)
-    with pytest.raises(ValueError, match=r"task\._target_=my_pkg\.Incomplete: has no method optimizers, evaluate; a"):
+    with pytest.raises(
+        ValueError, match=r"task\._target_=my_pkg\.Incomplete: has no method optimizers, evaluate; a"
+    ):
         build_task(settings("custom", _target_="my_pkg.Incomplete"))
 
 

@@ -84,7 +84,9 @@ def test_an_empty_validation_set_is_refused() -> None:
 
 @pytest.mark.parametrize("batch", [torch.zeros(2, 3), (torch.zeros(2),), {"x": 1}])
 def test_batches_of_another_kind_are_refused(batch: Any) -> None:
-    with pytest.raises(ValueError, match=r"task=classification: takes batches \(x, labels\), .*language_modeling"):
+    with pytest.raises(
+        ValueError, match=r"task=classification: takes batches \(x, labels\), .*language_modeling"
+    ):
         list(classification().phases(Fixed(), batch))
 
 

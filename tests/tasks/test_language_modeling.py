@@ -58,7 +58,9 @@ def test_a_hopeless_loss_has_infinite_perplexity() -> None:
 
 @pytest.mark.parametrize("batch", [torch.zeros(2, 3), torch.zeros(4, dtype=torch.int64), (torch.zeros(2), 1)])
 def test_batches_of_another_kind_are_refused(batch: Any) -> None:
-    with pytest.raises(ValueError, match=r"task=language_modeling: takes batches int64 \(B, T\).*choose data=text"):
+    with pytest.raises(
+        ValueError, match=r"task=language_modeling: takes batches int64 \(B, T\).*choose data=text"
+    ):
         list(LanguageModeling().phases(Table(), batch))
 
 

@@ -93,7 +93,7 @@ def test_a_stopped_trial_ends_bit_for_bit_like_an_uninterrupted_one(
     overrides: list[str], make_trial: Callable[..., Trial]
 ) -> None:
     """INVARIANTS 14, BUGS 18: drop any entry of TrainState.state_dict and this fails."""
-    observer = "tracker.observers=[test_resume.StopAt]"
+    observer = f"tracker.observers=[{__name__}.StopAt]"
     whole = run_whole(make_trial(*COMMON, *overrides, observer, name="whole"))
     at_step = random.Random(" ".join(overrides)).randrange(1, STEPS - 2)
     assert_identical(whole, run_interrupted(make_trial(*COMMON, *overrides, observer, name="stopped"), at_step))
@@ -120,7 +120,7 @@ def test_the_position_in_a_data_loader_survives_with_any_number_of_workers(
     """Random crops and flips must continue too: seed workers by (epoch, position) only, and this holds."""
     overrides = [
         "dtype=bf16", "data=imagefolder", f"data.root={image_folder}", "data.image_size=16",
-        f"data.num_workers={num_workers}", "tracker.observers=[test_resume.StopAt]",
+        f"data.num_workers={num_workers}", f"tracker.observers=[{__name__}.StopAt]",
     ]  # fmt: skip
     whole = run_whole(make_trial(*COMMON, *overrides, "data.batch_size=8", name="whole"))
     stopped = run_interrupted(make_trial(*COMMON, *overrides, "data.batch_size=8", name="stopped"), at_step=6)

@@ -38,6 +38,7 @@ def test_overflows_below_the_tolerated_share_leave_the_scale_alone():
     """Red when the share is compared with `>` or the updates are not counted since the last rescale."""
     policy = Tolerance(tolerance=0.25)
     assert trace(policy, 64.0, "....x.x") == [64.0] * 6 + [32.0]
+    assert trace(policy, 64.0, "...x") == [64.0] * 3 + [32.0]
 
 
 @pytest.mark.parametrize("tolerance", [0.0, 0.1, 0.3, 1.0])
