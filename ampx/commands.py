@@ -52,6 +52,20 @@ def diff(first: TrialPath, second: TrialPath) -> None:
     diff_trials(find_one(first), find_one(second), _console())
 
 
+@app.command()
+def export(
+    path: Annotated[Path, typer.Argument(metavar="TRIAL", help="A trial's folder, or one of its checkpoints.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write, such as model.safetensors.")],
+) -> None:
+    """Write the trained weights (the averaged ones, if any) to one safetensors file."""
+    from ampx.training.checkpoint import find_checkpoint, load_checkpoint
+    from ampx.training.weights import export_weights
+
+    checkpoint = find_checkpoint(path)
+    export_weights(load_checkpoint(checkpoint), file)
+    print(f"wrote {file} from {checkpoint}")
+
+
 def _console() -> "Console":
     from rich.console import Console
 

@@ -56,7 +56,7 @@ Block = Callable[[int], float]  # runs so many steps; seconds
 def experiment(model: str, dtype: str) -> ExperimentConfig:
     """The config of one comparison: nothing is evaluated or saved while it is timed."""
     overrides = [
-        *MODELS[model], f"dtype={dtype}", "dtype.kernels=native", "optimizer=adamw", "schedule=cosine",
+        *MODELS[model], f"dtype={dtype}", "dtype.kernels=native", "optimizer=adamw", "optimizer.no_decay=false", "schedule=cosine",
         f"train.max_steps={NUM_STEPS}", "train.max_epochs=null", f"train.eval_every={NUM_STEPS}",
         f"train.checkpoint_every={NUM_STEPS}", f"train.clip_norm={CLIP_NORM}", "device=cpu",
     ]  # fmt: skip

@@ -78,5 +78,5 @@ def _seeded(seed: int) -> Generator[None]:
         yield
     finally:
         torch.set_rng_state(torch_state)
-        pass
+        random.setstate(python_state)
         np.random.set_state(numpy_state)

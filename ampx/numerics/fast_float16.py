@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._C import DispatchKeySet
-from torch.library import Library, get_kernel
+from torch.library import _scoped_library, get_kernel
 
 # Called with the dispatch keys, then as the operator's schema says: hence `Any`.
 Kernel = Callable[..., Any]
@@ -27,15 +27,12 @@ def fast_float16() -> Generator[None]:
     """
     kernels = {name: replace(_native(name)) for name, replace in _FUNCTIONS.items()}
     kernels |= {name: replace(_native(name), _native(of)) for name, (replace, of) in _WRITERS.items()}
-    library = Library("aten", "IMPL")
-    try:
-        with warnings.catch_warnings():
+    with _scoped_library("aten", "IMPL") as library:
+        with warnings.catch_warnings():  # torch 2.11 warns of what is meant here
             warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered kernel")
             for name, kernel in kernels.items():
                 library.impl(name, kernel, "CPU", with_keyset=True, allow_override=True)
         yield
-    finally:
-        library._destroy()
 
 
 def _native(name: str) -> Kernel:

@@ -88,7 +88,7 @@ class PrecisionPolicy:
 
     def run(self, phase: ForwardAndLoss, span: Span = _no_span) -> tuple[Tensor, dict[str, Tensor]]:
         """Loss and metrics of one forward, in one autocast region that reaches as far as `scope` says."""
-        with self._forward_region():
+        with self._autocast():
             with span("forward"):
                 outputs = self._cast_outputs(phase.forward())
             if self.scope == "forward_loss":
@@ -109,16 +109,15 @@ class PrecisionPolicy:
 
     def evaluation_region(self) -> AbstractContextManager[Any]:
         """Around an evaluation, whatever `scope` says of training."""
-        return self._autocast() if self.is_mixed else _NOTHING
+        return self._autocast()
 
     def cast_batch(self, batch: Any) -> Any:
         """The batch as a pure policy's model takes it; autocast and float32 take it as it is."""
         return cast_floating(batch, self.compute_dtype) if self.is_pure else batch
 
-    def _forward_region(self) -> AbstractContextManager[Any]:
-        return self._autocast() if self.is_mixed and self.scope != "step" else _NOTHING
-
-    def _autocast(self) -> torch.autocast:
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if not self.is_mixed:
+            return _NOTHING
         # a fresh one each time: an instance keeps the state to return to, so it cannot be entered twice
         return torch.autocast(self.device_type, self.compute_dtype, cache_enabled=self.cache_weights)
 

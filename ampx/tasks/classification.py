@@ -47,7 +47,7 @@ class Classification:
 
     def _loss(self, labels: Tensor, logits: Any) -> tuple[Tensor, dict[str, Tensor]]:
         loss = F.cross_entropy(_checked(logits), labels, label_smoothing=self._label_smoothing)
-        accuracy = (logits.detach().argmax(1) == labels).float().mean()  # a share needs a float type
+        accuracy = (logits.argmax(1) == labels).float().mean()  # a share needs a float type
         return loss, {"accuracy": accuracy}
 
 

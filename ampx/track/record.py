@@ -5,7 +5,7 @@ A record is made by the ledger, which hands batches of them to observers at ever
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Protocol
 
 SkipReason = Literal["inf_grad", "nan_grad", "nonfinite_loss"]
@@ -35,9 +35,10 @@ class StepRecord:
 
     def as_json(self) -> dict[str, Any]:
         """The record as one flat JSON object: task metrics stand beside the other keys."""
-        flat = asdict(self)
-        metrics = flat.pop("metrics")
-        return {**metrics, **flat}
+        return {**self.metrics, **{name: getattr(self, name) for name in _FIELDS}}
+
+
+_FIELDS = [field.name for field in fields(StepRecord) if field.name != "metrics"]
 
 
 def finite_or_none(value: float) -> float | None:

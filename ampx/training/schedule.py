@@ -130,9 +130,8 @@ class TorchSchedule:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Step a fresh scheduler as often as the saved one was: its own state would bring back old rules."""
         with warnings.catch_warnings():
-            warnings.filterwarnings(
-                "ignore", "Detected call of `lr_scheduler.step"
-            )  # the steps are in the past
+            # the optimizer's steps are in the past
+            warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
             while self._applied < state["applied"]:
                 self.advance()
 

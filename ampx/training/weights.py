@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -33,7 +34,7 @@ def trained_weights(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def export_weights(checkpoint: Mapping[str, Any], path: Path) -> None:
-    """Write the trained weights to one safetensors file; shared tensors are written once per name."""
+    """Write the trained weights to one safetensors file; tied ones stand there once for each name."""
     weights = {
         name: tensor.detach().clone().contiguous() for name, tensor in trained_weights(checkpoint).items()
     }
@@ -41,5 +42,7 @@ def export_weights(checkpoint: Mapping[str, Any], path: Path) -> None:
     try:
         save_file(weights, temporary, metadata={"format": "pt"})
         temporary.replace(path)
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{path}: cannot be written ({error}); choose a folder with space and rights") from error
     finally:
         temporary.unlink(missing_ok=True)

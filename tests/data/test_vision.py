@@ -183,6 +183,14 @@ def test_cifar10_batches_depend_on_seed_epoch_and_index_alone(cifar: Path) -> No
     assert not torch.equal(whole[0][0], next(cifar10(settings, seed=2).train.iterate(2, 0))[0])
 
 
+def test_cifar10_is_augmented_for_training_alone(cifar: Path) -> None:
+    plain, augmented = (cifar10(cifar_settings(cifar, augment=augment), seed=1) for augment in (False, True))
+    for part, is_equal in (("train", False), ("val", True)):
+        first, second = (next(getattr(splits, part).iterate(0, 0)) for splits in (plain, augmented))
+        assert torch.equal(first[0], second[0]) == is_equal
+        assert torch.equal(first[1], second[1])
+
+
 def test_cifar10_is_interpolated_to_another_image_size(cifar: Path) -> None:
     splits = cifar10(cifar_settings(cifar, image_size=64), seed=0)
     assert next(splits.train.iterate(0, 0))[0].shape == (4, 3, 64, 64)

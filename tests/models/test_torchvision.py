@@ -2,6 +2,7 @@
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,16 @@ def model(name: str = "shufflenet_v2_x0_5", weights: str | None = None, **sizes:
     return torchvision_model(
         name=name, weights=weights, **{"in_channels": 3, "image_size": 32, "num_classes": 4, **sizes}
     )
+
+
+class Touch:
+    """Unpickling one makes a file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> Any:
+        return (Path.touch, (self.file,))
 
 
 @pytest.fixture
@@ -101,9 +112,11 @@ def test_a_file_that_is_no_state_dict_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_with_pickled_code_is_not_run(tmp_path: Path) -> None:
-    torch.save(nn.Linear(1, 1), tmp_path / "weights.pth")
-    with pytest.raises(ValueError, match="without running pickled code"):
+    """Breaking it: torch.load with weights_only=False, which runs what the file says."""
+    torch.save({"weight": Touch(tmp_path / "was run")}, tmp_path / "weights.pth")
+    with pytest.raises(ValueError, match=r"without running pickled code; give a file written by"):
         model(weights=str(tmp_path / "weights.pth"))
+    assert not (tmp_path / "was run").exists()
 
 
 def test_named_weights_are_taken_from_the_cache_and_never_downloaded(

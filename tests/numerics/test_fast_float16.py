@@ -84,7 +84,17 @@ def test_every_slow_operator_is_replaced_forward_and_backward(name: str) -> None
         assert_all_fast(lambda: run(operator, draw(shapes), torch.float16))
 
 
-SLOW = ("mm", "addmm", "bmm", "baddbmm", "addmm_", "convolution", "convolution_backward")
+SLOW = (
+    "mm",
+    "addmm",
+    "bmm",
+    "baddbmm",
+    "addmm_",
+    "baddbmm_",
+    "_addmm_activation",
+    "convolution",
+    "convolution_backward",
+)
 SLOW += (
     "_scaled_dot_product_flash_attention_for_cpu",
     "_scaled_dot_product_flash_attention_for_cpu_backward",
@@ -175,11 +185,17 @@ def test_mixed_dtypes_raise_what_torch_raises(operator: Callable[..., Tensor], o
     assert str(fast.value) == str(native.value)
 
 
-def test_out_is_written_and_returned() -> None:
-    a, b, out = torch.ones(2, 3).half(), torch.ones(3, 2).half(), torch.zeros(2, 2).half()
+@pytest.mark.parametrize("name", ["mm", "addmm", "bmm", "baddbmm"])
+def test_out_is_written_and_returned(name: str) -> None:
+    """Breaks when an `.out` kernel, which compiled code calls, is missing from the table."""
+    operator = getattr(torch, name)
+    operands = draw(OPERATORS[name][1])
     with fast_float16():
-        assert torch.mm(a, b, out=out) is out
-    assert torch.equal(out, torch.full_like(out, 3.0))
+        result = operator(*operands)
+        out = torch.empty_like(result)
+        assert operator(*operands, out=out) is out
+        assert_all_fast(lambda: operator(*operands, out=torch.empty_like(out)))
+    assert torch.equal(out, result)
 
 
 def test_out_of_another_shape_is_resized_as_torch_does() -> None:
@@ -196,8 +212,11 @@ def test_out_of_another_dtype_raises_as_torch_does() -> None:
 
 
 def test_in_place_products_write_in_place() -> None:
+    """Breaks when an in-place kernel is missing from the table, or gives back another tensor."""
     a, target = torch.ones(2, 2).half(), torch.ones(2, 2).half()
     with fast_float16():
+        assert_all_fast(lambda: torch.zeros(1, 2, 2).half().baddbmm_(a[None], a[None]))
+        assert_all_fast(lambda: torch.zeros(2, 2).half().addmm_(a, a))
         assert target.addmm_(a, a, beta=2) is target
         assert target[None].baddbmm_(a[None], a[None]).data_ptr() == target.data_ptr()
     assert torch.equal(target, torch.full_like(target, 6.0))
@@ -352,6 +371,7 @@ def test_the_transformer_fast_path_is_as_exact_as_native() -> None:
         native = layer(x)
         with fast_float16():
             fast = layer(x)
+            assert_all_fast(lambda: layer(x))
         exact = layer.double()(x.double())
     rounding = HALF_EPS * exact.abs().max()
     assert (fast - exact).abs().max() <= (native - exact).abs().max() + rounding

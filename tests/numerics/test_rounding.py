@@ -54,7 +54,9 @@ def test_what_is_not_finite_stays_so() -> None:
 def test_a_finite_value_below_the_largest_never_overflows() -> None:
     x = torch.full((10_000,), MAX).nextafter(torch.tensor(0.0))
     assert round_stochastically(x, generator()).isfinite().all()
-    assert torch.equal(round_stochastically(-torch.full((9,), MAX), generator()).float(), -torch.full((9,), MAX))
+    assert torch.equal(
+        round_stochastically(-torch.full((9,), MAX), generator()).float(), -torch.full((9,), MAX)
+    )
 
 
 def test_the_same_generator_state_gives_the_same_bits() -> None:

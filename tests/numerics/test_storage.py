@@ -138,7 +138,9 @@ def test_a_tied_weight_cannot_live_in_two_dtypes() -> None:
 def test_a_value_that_would_become_infinite_is_refused(dtype: str, value: float) -> None:
     model = Net()
     model.positions.fill_(value)
-    with pytest.raises(ValueError, match=r"positions holds .* name its module in dtype.islands, or set dtype.buffer"):
+    with pytest.raises(
+        ValueError, match=r"positions holds .* name its module in dtype.islands, or set dtype.buffer"
+    ):
         set_storage(model, policy(dtype))
 
 

@@ -109,10 +109,15 @@ def test_the_model_holds_the_average_inside_and_its_own_weights_after(dtype: tor
     walk(model, 0)
     ema.update()
     own = copy.deepcopy(model.state_dict())
-    with pytest.raises(RuntimeError, match="evaluation failed"), torch.inference_mode(), ema.swapped(model):
-        for average, parameter in zip(averages(ema), model.parameters(), strict=True):
-            assert torch.equal(parameter, average.to(dtype))
-        raise RuntimeError("evaluation failed")
+
+    def fail_in_evaluation() -> None:
+        with torch.inference_mode(), ema.swapped(model):
+            for average, parameter in zip(averages(ema), model.parameters(), strict=True):
+                assert torch.equal(parameter, average.to(dtype))
+            raise RuntimeError("evaluation failed")
+
+    with pytest.raises(RuntimeError, match="evaluation failed"):
+        fail_in_evaluation()
     assert all(torch.equal(value, own[name]) for name, value in model.state_dict().items())
     model(torch.ones(1, 4, dtype=dtype)).sum().backward()
 

@@ -205,7 +205,7 @@ def test_the_global_generator_is_not_touched_and_one_seed_rounds_alike() -> None
 
 
 def fit(masters_choice: str) -> tuple[float, float]:
-    """First and last loss of pure float16 SGD from 1 to 1.01, in updates of 2e-4: half a step there is 5e-4."""
+    """First and last loss of pure float16 SGD from 1 to 1.01: updates of 2e-4, where half a step is 5e-4."""
     chosen = policy("fp16_pure", masters=masters_choice)
     torch.manual_seed(0)
     model = nn.Linear(4, 1, bias=False)

@@ -76,7 +76,9 @@ def test_an_optimizer_that_is_not_torchs_fused_kernel_needs_the_host() -> None:
 def test_fused_is_chosen_only_where_torch_has_the_kernel() -> None:
     model = nn.ParameterList([nn.Parameter(torch.ones(2, dtype=torch.complex64))])
     assert not build(load("adam"), model).param_groups[0]["fused"]
-    with pytest.raises(ValueError, match=r"fused=true: .* no fused adam for torch.complex64 on cpu; .*fused=auto"):
+    with pytest.raises(
+        ValueError, match=r"fused=true: .* no fused adam for torch.complex64 on cpu; .*fused=auto"
+    ):
         build(load("adam", fused=True), model)
 
 
@@ -153,7 +155,9 @@ def test_an_optimizer_that_needs_a_closure_is_refused() -> None:
 def test_an_eps_that_float16_cannot_hold_is_refused(name: str) -> None:
     """INVARIANTS 24: Adam's 1e-8 is 0 in float16. Red when any float16 group is let through."""
     model = net().half()
-    with pytest.raises(ValueError, match=r"float16 parameters: it is 0 .* dtype.masters=float32 or optimizer.eps"):
+    with pytest.raises(
+        ValueError, match=r"float16 parameters: it is 0 .* dtype.masters=float32 or optimizer.eps"
+    ):
         build(load(name), model)
     build(load(name, eps=1e-4), model)
     build(load(name), net().bfloat16())
