@@ -39,10 +39,9 @@ def import_target(target: str, *, setting: str = "") -> Callable[..., Any]:
     for position in range(depth, len(parts)):
         if not hasattr(found, parts[position]):
             owner = ".".join(parts[:position])
-            hint = (
-                did_you_mean(nearest(parts[position], _names_in(found))) or f"; look for the name in {owner}"
-            )
-            raise ValueError(f"{typed}: {owner} has no {parts[position]!r}{hint}")
+            similar = did_you_mean(nearest(parts[position], _names_in(found)))
+            way_out = similar or f"; look for the name in {owner}"
+            raise ValueError(f"{typed}: {owner} has no {parts[position]!r}{way_out}")
         found = getattr(found, parts[position])
     if not callable(found):
         raise ValueError(f"{typed}: is of type {type(found).__name__}; name a class or a function")

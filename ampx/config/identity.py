@@ -7,8 +7,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from ampx.config.dtype import parse_island
 from ampx.config.experiment import ExperimentConfig
-from ampx.config.fields import UNHASHED
+from ampx.config.fields import UNHASHED, DtypeName
 from ampx.config.scaler import is_scaler_active
 from ampx.names import safe_name
 
@@ -35,7 +36,9 @@ def short_identity(digest: str) -> str:
 
 def scaler_is_active(config: ExperimentConfig) -> bool:
     """Whether this trial scales its losses."""
-    return is_scaler_active(config.scaler, config.dtype.compute_dtype, config.dtype.param_dtype)
+    dtype = config.dtype
+    islands: list[DtypeName] = [island_dtype for _, island_dtype in map(parse_island, dtype.islands)]
+    return is_scaler_active(config.scaler, dtype.compute_dtype, dtype.param_dtype, *islands)
 
 
 def trial_name(config: ExperimentConfig, digest: str) -> str:

@@ -76,7 +76,8 @@ def stored_values(path: Path) -> dict[str, Any]:
 
 def dump_config(config: ExperimentConfig) -> str:
     """The text of `config.yaml`, which `load_config` reads back as an equal config."""
-    return OmegaConf.to_yaml(OmegaConf.create(config.model_dump(by_alias=True)))
+    sections = config.model_dump(by_alias=True).items()
+    return OmegaConf.to_yaml(OmegaConf.create({name: _kind_first(section) for name, section in sections}))
 
 
 def reveal(config: ExperimentConfig) -> ExperimentConfig:
@@ -87,6 +88,12 @@ def reveal(config: ExperimentConfig) -> ExperimentConfig:
     except InterpolationResolutionError as error:
         raise ConfigError(_unresolved(values, error)) from error
     return ExperimentConfig.model_validate(container)
+
+
+def _kind_first(section: Any) -> Any:
+    """As a person reads it: first which option of the group this is."""
+    has_kind = isinstance(section, dict) and "kind" in section
+    return {"kind": section["kind"], **section} if has_kind else section
 
 
 def _unresolved(composed: DictConfig, error: InterpolationResolutionError) -> str:

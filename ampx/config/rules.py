@@ -80,15 +80,14 @@ def training_reads_no_checkpoint(config: ExperimentConfig) -> str | None:
 
 def float16_needs_scaler(config: ExperimentConfig) -> str | None:
     """Parameters are float16 only where computation is."""
-    if config.dtype.compute_dtype != "float16" or scaler_is_active(config) or config.scaler.allow_unscaled:
+    low = ["dtype.compute_dtype=float16"] if config.dtype.compute_dtype == "float16" else []
+    low += [f"dtype.islands=[{island}]" for island in config.dtype.islands if island.endswith(":float16")]
+    if not low or scaler_is_active(config) or config.scaler.allow_unscaled:
         return None
     setting, way_out = "scaler.enabled=false", "use scaler.enabled=auto"
     if config.scaler.kind == "none":
         setting, way_out = "scaler=none", "add scaler=dynamic"
-    return (
-        f"dtype.compute_dtype=float16 with {setting}: gradients below 6e-8 vanish; "
-        f"{way_out}, or scaler.allow_unscaled=true"
-    )
+    return f"{low[0]} with {setting}: gradients below 6e-8 vanish; {way_out}, or scaler.allow_unscaled=true"
 
 
 def scaled_float16_needs_masters(config: ExperimentConfig) -> str | None:

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from ampx.scaling.policies.policy import FLOAT32_MAX, FLOAT32_TINY, ScalePolicy, ScaleState
 
-_TORCH_KEYS = {
-    "growth_tracker": "_growth_tracker"
-}  # so that torch.amp.GradScaler loads the dict of `dynamic`
+# so that torch.amp.GradScaler can load what `dynamic` saves
+_TORCH_KEYS = {"growth_tracker": "_growth_tracker"}
 
 
 class LossScale:
@@ -35,8 +34,8 @@ class LossScale:
         return getattr(self.state, "growth_tracker", None)
 
     def move_to(self, device: torch.device) -> None:
-        self.state = _copy_to(self.state, device)
-        self._settings = _copy_to(self._settings, device)
+        self.state = _to(self.state, device)
+        self._settings = _to(self._settings, device)
 
     def inverse(self) -> Tensor:
         """1/scale, 0-d float32: the reciprocal in float64, as torch takes it, except where there is none."""
@@ -72,14 +71,14 @@ class LossScale:
     def set_hyperparameter(self, name: str, value: float) -> None:
         self.hyperparameter(name)
         self.policy = replace(self.policy, **{name: value})
-        self._settings = _copy_to(self.policy.settings, self.tensor.device)
+        self._settings = _to(self.policy.settings, self.tensor.device)
         self.state = self.policy.readmit(self.state)
 
     def __getstate__(self) -> dict[str, Any]:
         cpu = torch.device("cpu")  # whoever unpickles may lack our device
         return self.__dict__ | {
-            "state": _copy_to(self.state, cpu),
-            "_settings": _copy_to(self._settings, cpu),
+            "state": _to(self.state, cpu),
+            "_settings": _to(self._settings, cpu),
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -132,8 +131,8 @@ def check_scale(name: str, scale: float, policy: ScalePolicy) -> None:
         )
 
 
-def _copy_to(tensors: Any, device: torch.device) -> Any:
-    return type(tensors)(*(tensor.to(device, copy=True) for tensor in tensors))
+def _to(tensors: Any, device: torch.device) -> Any:
+    return type(tensors)(*(tensor.to(device) for tensor in tensors))
 
 
 def _hyperparameters(policy: ScalePolicy) -> dict[str, Any]:

@@ -28,7 +28,6 @@ def optimizer_grads(optimizer: Optimizer, *, allow_float16: bool) -> list[Tensor
     return [grad._values() if grad.is_sparse else grad for grad in grads]
 
 
-@torch.no_grad()
 def check_and_unscale_(grads: Sequence[Tensor], inv_scale: Tensor, found_inf: Tensor) -> Tensor:
     """Multiply `grads` by `inv_scale` in place and return `found_inf`, set to 1 where any was inf or NaN.
 

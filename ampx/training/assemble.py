@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from ampx.config.experiment import ExperimentConfig
 from ampx.config.identity import scaler_is_active
+from ampx.config.optimizer import settings_for
 from ampx.data.build import build_data
 from ampx.data.splits import Splits
 from ampx.models.blocks import checkpoint_blocks
@@ -190,7 +191,12 @@ def _build_lanes(setup: Setup, planned_steps: int | None) -> dict[str, Lane]:
     config, model = setup.config, setup.model
     owned = own_parameters(model, setup.task.optimizers(model))
     masters = {
-        name: build_masters(parameters, setup.policy, rounding=config.optimizer.rounding, seed=config.seed)
+        name: build_masters(
+            parameters,
+            setup.policy,
+            rounding=settings_for(config.optimizer, name).rounding,
+            seed=config.seed,
+        )
         for name, parameters in owned.items()
     }
     optimizers = build_optimizers(config.optimizer, {name: each.parameters for name, each in masters.items()})

@@ -15,6 +15,7 @@ WRONG = {
     "scaler.growth_interval=true": "is true or false where a number is needed",
     "scaler.growth_interval=[1]": "must be a number, such as 300, 1e-3 or 2**16",
     "scaler.enabled=perhaps": "must be auto, true or false",
+    "optimizer.fused=perhaps": "must be auto or true or false",
     "train.clip_norm=0": "must be greater than 0",
     "train.ema_decay=1": "must be less than 1",
     "seed=2**33": "must be at most 4294967295",

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
@@ -31,6 +31,7 @@ def values() -> dict[str, object]:
 def test_the_file_is_in_the_order_of_conf_config_yaml(experiment: Build) -> None:
     lines = [line.partition(":")[0] for line in dump_config(experiment()).splitlines() if line[:1].isalpha()]
     assert lines == list(ExperimentConfig.model_fields)
+    assert "data:\n  kind: digits\n" in dump_config(experiment())
 
 
 plain = st.recursive(
@@ -47,16 +48,25 @@ plain = st.recursive(
 )
 
 
+@settings(max_examples=50, deadline=None)
 @given(argument=plain)
 def test_any_argument_of_a_users_own_class_survives_the_file(
     argument: object, values: dict[str, object], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """A string that looks like a number stays a string. Seen to fail with `yaml.safe_load`."""
+    """A text like a number stays a text. Seen to fail with PyYAML's dumper, which leaves it bare."""
     config = validate({**values, "model": {"kind": "custom", "_target_": "my_pkg.Net", "argument": argument}})
     path = tmp_path_factory.mktemp("trial") / "config.yaml"
     path.write_text(dump_config(config))
     loaded = load_config(path).model_dump()["model"]["argument"]
     assert (loaded, repr(loaded)) == (argument, repr(argument))
+
+
+def test_a_number_typed_into_the_file_by_hand_is_a_number(values: dict[str, object], tmp_path: Path) -> None:
+    """Seen to fail with PyYAML's loader, to which 1e-3 is a text."""
+    config = validate({**values, "model": {"kind": "custom", "_target_": "my_pkg.Net", "argument": 0.5}})
+    path = tmp_path / "config.yaml"
+    path.write_text(dump_config(config).replace("argument: 0.5", "argument: 1e-3"))
+    assert load_config(path).model_dump()["model"]["argument"] == 1e-3
 
 
 def test_a_secret_stays_unread_in_the_parent_and_in_the_file(

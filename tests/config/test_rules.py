@@ -6,6 +6,7 @@ import pytest
 
 from ampx.config.errors import ConfigError
 from ampx.config.experiment import ExperimentConfig
+from ampx.config.identity import scaler_is_active
 from ampx.config.rules import RULES, TRAINING_RULES, broken_rules, sweep_problem
 
 Build = Callable[..., ExperimentConfig]
@@ -105,6 +106,12 @@ def test_its_neighbour_is_possible(overrides: str, experiment: Build) -> None:
 def test_a_disabled_scaler_names_the_switch(experiment: Build) -> None:
     with pytest.raises(ConfigError, match=r"with scaler.enabled=false: .*use scaler.enabled=auto"):
         experiment("dtype=fp16", "scaler.enabled=false")
+
+
+def test_an_island_in_float16_needs_a_scaler_too(experiment: Build) -> None:
+    with pytest.raises(ConfigError, match=r"^dtype.islands=\[Linear:float16\] with scaler=none: "):
+        experiment("dtype.islands=['Linear:float16']", "scaler=none")
+    assert scaler_is_active(experiment("dtype.islands=['Linear:float16']"))
 
 
 def test_a_users_own_optimizer_or_schedule_needs_the_host_gate(experiment: Build) -> None:

@@ -25,20 +25,24 @@ def test_one_bad_entry_is_found_in_every_dtype(dtype, bad):
     assert check_and_unscale_(grads, QUARTER, no_overflow()).item() == 1.0
 
 
-def test_gradients_of_several_dtypes_are_unscaled_together():
-    """Red when they are not grouped: the kernel reads every gradient as the first one's dtype."""
-    grads = [torch.full((2,), 8.0, dtype=dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)]
-    assert check_and_unscale_(grads, QUARTER, no_overflow()).item() == 0.0
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_gradients_of_several_dtypes_are_unscaled_together(device):
+    dtypes = (torch.float32, torch.bfloat16, torch.float16)
+    grads = [torch.full((2,), 8.0, dtype=dtype, device=device) for dtype in dtypes]
+    assert check_and_unscale_(grads, QUARTER.to(device), no_overflow().to(device)).item() == 0.0
     assert [grad.tolist() for grad in grads] == [[2.0, 2.0]] * 3
     grads[1][0] = math.inf
+    assert check_and_unscale_(grads, QUARTER.to(device), no_overflow().to(device)).item() == 1.0
+
+
+@pytest.mark.gpu
+def test_gradients_on_two_devices_are_unscaled_and_checked_together():
+    """Red when the other device's found_inf is not carried home."""
+    grads = [torch.full((2,), 8.0), torch.full((2,), 8.0, device="cuda")]
+    assert check_and_unscale_(grads, QUARTER, no_overflow()).item() == 0.0
+    assert [grad.tolist() for grad in grads] == [[2.0, 2.0]] * 2
+    grads[1][0] = math.inf
     assert check_and_unscale_(grads, QUARTER, no_overflow()).item() == 1.0
-
-
-def test_gradients_with_a_graph_are_unscaled_in_place():
-    weight = nn.Parameter(torch.ones(2))
-    (weight**2).sum().backward(create_graph=True)
-    check_and_unscale_([weight.grad], QUARTER, no_overflow())
-    assert weight.grad.tolist() == [0.5, 0.5]
 
 
 def test_the_values_of_a_sparse_gradient_are_unscaled_in_place():
