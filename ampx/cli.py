@@ -6,10 +6,11 @@ import sys
 
 def main() -> None:
     """Entry point. Exits 2 where the request was wrong."""
-    if sys.argv[1:2] == ["run"]:
+    is_completion = sys.argv[1:2] == ["-sc"]  # what Hydra's own bash completion calls
+    if is_completion or sys.argv[1:2] == ["run"]:
         from ampx.run import main as run
 
-        sys.exit(run(sys.argv[2:]))
+        sys.exit(run(sys.argv[1 if is_completion else 2 :]))
     from ampx.commands import app
 
     for stream in (sys.stdout, sys.stderr):

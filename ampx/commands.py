@@ -54,7 +54,9 @@ def diff(first: TrialPath, second: TrialPath) -> None:
 
 @app.command()
 def export(
-    path: Annotated[Path, typer.Argument(metavar="TRIAL", help="A trial's folder, or one of its checkpoints.")],
+    path: Annotated[
+        Path, typer.Argument(metavar="TRIAL", help="A trial's folder, or one of its checkpoints.")
+    ],
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write, such as model.safetensors.")],
 ) -> None:
     """Write the trained weights (the averaged ones, if any) to one safetensors file."""

@@ -143,12 +143,13 @@ class _Attempt:
         from ampx.device import find_device
         from ampx.jobs.context import JobContext  # torch comes with the jobs
 
-        run: Callable[[JobContext], Any] = import_target(self._config.job.implementation)
+        config = reveal(self._config)
+        run: Callable[[JobContext], Any] = import_target(config.job.implementation)
         self._console.describe_config(self._config)
         context = JobContext(
             trial=self._trial,
-            config=self._config,
-            device=find_device(self._config.device),
+            config=config,
+            device=find_device(config.device),
             trackers=trackers,
             is_stop_requested=lambda: self._signals.is_requested or self._lock.is_lost,
             note=self._console.note,

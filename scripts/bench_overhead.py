@@ -56,7 +56,8 @@ Block = Callable[[int], float]  # runs so many steps; seconds
 def experiment(model: str, dtype: str) -> ExperimentConfig:
     """The config of one comparison: nothing is evaluated or saved while it is timed."""
     overrides = [
-        *MODELS[model], f"dtype={dtype}", "dtype.kernels=native", "optimizer=adamw", "optimizer.no_decay=false", "schedule=cosine",
+        *MODELS[model], f"dtype={dtype}", "dtype.kernels=native", "optimizer=adamw",
+        "optimizer.no_decay=false", "schedule=cosine",
         f"train.max_steps={NUM_STEPS}", "train.max_epochs=null", f"train.eval_every={NUM_STEPS}",
         f"train.checkpoint_every={NUM_STEPS}", f"train.clip_norm={CLIP_NORM}", "device=cpu",
     ]  # fmt: skip
@@ -236,8 +237,9 @@ def lightning_arm(config: ExperimentConfig, dtype: torch.dtype) -> Block:
     def block(num_steps: int) -> float:
         clock = Clock()
         trainer = Trainer(
-            accelerator="cpu", devices=1, precision=precision, max_steps=num_steps + 2, gradient_clip_val=CLIP_NORM,
-            logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+            accelerator="cpu", devices=1, precision=precision, max_steps=num_steps + 2,
+            gradient_clip_val=CLIP_NORM, logger=False, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False,
             callbacks=[clock],
         )  # fmt: skip
         trainer.fit(Module(), [next(batches) for _ in range(num_steps + 2)])

@@ -16,6 +16,14 @@ CONF = Path(__file__).resolve().parent.parent / "conf"
 Compose = Callable[..., ExperimentConfig]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test marked `gpu` runs where there is one."""
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="no CUDA device here"))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def two_threads() -> None:
     """Tests must not depend on the machine's core count, and small models are slower on many."""
@@ -24,7 +32,7 @@ def two_threads() -> None:
 
 @pytest.fixture
 def experiment() -> Compose:
-    """`experiment("dtype=fp16", "model=mlp")` is the config that `ampx run dtype=fp16 model=mlp` would use."""
+    """`experiment("dtype=fp16", "model=mlp")` is the config of `ampx run dtype=fp16 model=mlp`."""
 
     def build(*overrides: str) -> ExperimentConfig:
         with initialize_config_dir(str(CONF), version_base="1.3"):

@@ -112,5 +112,7 @@ def test_checking_a_target_needs_no_torch() -> None:
         "import sys; from ampx.build import check_target; check_target('json.dumps', {'obj': 1}); "
         "print('torch' in sys.modules)"
     )
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
     assert answer.stdout.strip() == "False"

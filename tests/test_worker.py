@@ -206,7 +206,7 @@ def test_data_with_nan_is_skipped_and_counted(make_trial: Make) -> None:
 
 def nan_data() -> Any:
     """Two batches of which the second holds a NaN."""
-    from ampx.data.splits import DataSpec
+    from ampx.spec import DataSpec
 
     x = torch.rand(2, 4, 1, 8, 8)
     x[1, 0, 0, 0, 0] = float("nan")
@@ -314,11 +314,17 @@ def test_evaluate_measures_what_training_reported(make_trial: Make) -> None:
     trained = make_trial(*QUICK, "dtype=bf16", "train.max_steps=8", "train.ema_decay=0.5")
     run_trial(trained)
     evaluated = make_trial(
-        *QUICK, "dtype=bf16", "job=evaluate", f"checkpoint={trained.path}/checkpoints/step_00000008.pt", name="e"
+        *QUICK,
+        "dtype=bf16",
+        "job=evaluate",
+        f"checkpoint={trained.path}/checkpoints/step_00000008.pt",
+        name="e",
     )
     assert run_trial(evaluated).state == "completed"
     results = [trial.read_json("result.json") for trial in (trained, evaluated)]
-    finals = [{name: value["final"] for name, value in result["metrics"].items()} for result in results if result]
+    finals = [
+        {name: value["final"] for name, value in result["metrics"].items()} for result in results if result
+    ]
     assert finals[0] == finals[1]
 
 
@@ -349,7 +355,11 @@ def test_anomaly_mode_waits_for_a_scaler_and_then_names_the_operator(make_trial:
     assert run_trial(scaled).state == "completed"
     assert any(not record["applied"] for record in scaled.read_jsonl("steps.jsonl"))
     unscaled = make_trial(
-        "debug=anomaly", "dtype=fp32", "model=custom", f"model._target_={__name__}.BadBackward", name="unscaled"
+        "debug=anomaly",
+        "dtype=fp32",
+        "model=custom",
+        f"model._target_={__name__}.BadBackward",
+        name="unscaled",
     )
     ended = run_trial(unscaled)
     assert ended.state == "failed"

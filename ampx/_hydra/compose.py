@@ -26,7 +26,7 @@ from ampx._hydra.resume import names_trial, resume_requests
 from ampx.config.errors import ConfigError
 from ampx.config.load import Request, resolve, validate
 from ampx.config.rules import sweep_problem
-from ampx.config.targets import check_targets
+from ampx.targets import check_targets
 
 _HONOURED = ("hydra.searchpath", "hydra.sweeper", "hydra.help", "hydra.mode", "hydra/sweeper", "hydra/help")
 _OWN_PLUGINS = {  # what ampx works with, and what to type instead of another

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from ampx.config.fields import (
     UNHASHED,
+    AbsolutePath,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -29,7 +30,7 @@ class BatchSettings(Settings):
 class ImageSettings(BatchSettings):
     """What is done to the images of a folder on this machine."""
 
-    root: str
+    root: AbsolutePath
     image_size: PositiveInt
     augment: bool
     mean: PixelMean
@@ -78,7 +79,7 @@ class ImageFolderSettings(LoadedImageSettings):
 class TextSettings(BatchSettings):
     implementation: ClassVar[str] = "ampx.data.text.text"
     kind: Literal["text"]
-    path: str | None
+    path: AbsolutePath | None
     tokenizer: Literal["byte", "character"]
     context: PositiveInt
     val_fraction: ValFraction

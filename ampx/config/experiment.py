@@ -1,6 +1,5 @@
 """The experiment config: the whole resolved, validated, frozen configuration of one trial."""
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
@@ -10,7 +9,7 @@ from ampx.config.data import DataSettings
 from ampx.config.debug import DebugSettings
 from ampx.config.distribution import DistributionSettings
 from ampx.config.dtype import DtypeSettings
-from ampx.config.fields import UNHASHED, NonNegativeInt, Settings
+from ampx.config.fields import UNHASHED, AbsolutePath, NonNegativeInt, Settings, Text
 from ampx.config.job import JobSettings
 from ampx.config.launcher import LauncherSettings
 from ampx.config.model import ModelSettings
@@ -24,18 +23,12 @@ from ampx.config.tracker import TrackerSettings
 from ampx.config.train import TrainSettings
 
 
-def _absolute(path: str) -> str:
-    return str(Path(path).expanduser().absolute())
-
-
 def _directory_name(name: str) -> str:
     if name.startswith((".", "-")) or any(mark in name for mark in "/\\=\0"):
         raise ValueError("names a directory: it may not start with . or - nor hold / \\ =")
     return name
 
 
-Text = Annotated[str, Field(coerce_numbers_to_str=True)]
-AbsolutePath = Annotated[Text, Field(min_length=1), AfterValidator(_absolute)]
 DirectoryName = Annotated[Text, Field(min_length=1), AfterValidator(_directory_name)]
 Seed = Annotated[NonNegativeInt, Field(le=2**32 - 1)]  # NumPy takes no more
 
@@ -51,7 +44,6 @@ class ExperimentConfig(Settings):
     deterministic: bool
     resume: AbsolutePath | None
     checkpoint: AbsolutePath | None
-    checkpoint_trust: Annotated[bool, UNHASHED]
     train: TrainSettings
     job: JobSettings
     model: ModelSettings

@@ -7,9 +7,10 @@ import ast
 import math
 import operator
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 DtypeName = Literal["float32", "bfloat16", "float16"]
 LowDtypeName = Literal["bfloat16", "float16"]
@@ -97,6 +98,10 @@ def _parse_int(value: object) -> object:
     return value
 
 
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
+
+
 Int = Annotated[int, BeforeValidator(_parse_int)]
 Float = Annotated[float, BeforeValidator(_parse_float)]
 PositiveInt = Annotated[int, BeforeValidator(_parse_int), Field(ge=1)]
@@ -104,3 +109,6 @@ NonNegativeInt = Annotated[int, BeforeValidator(_parse_int), Field(ge=0)]
 PositiveFloat = Annotated[float, BeforeValidator(_parse_float), Field(gt=0)]
 NonNegativeFloat = Annotated[float, BeforeValidator(_parse_float), Field(ge=0)]
 Fraction = Annotated[float, BeforeValidator(_parse_float), Field(ge=0, le=1)]
+
+Text = Annotated[str, Field(coerce_numbers_to_str=True)]
+AbsolutePath = Annotated[Text, Field(min_length=1), AfterValidator(_absolute)]

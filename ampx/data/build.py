@@ -8,7 +8,8 @@ from torch.utils.data import IterableDataset
 from ampx.build import build
 from ampx.config.data import DataSettings
 from ampx.config.fields import TargetSettings
-from ampx.data.splits import BatchSource, DataSpec, Splits
+from ampx.data.splits import BatchSource, Splits
+from ampx.spec import DataSpec
 
 
 def build_data(settings: DataSettings, seed: int) -> Splits:

@@ -9,7 +9,8 @@ from torch import Tensor
 from ampx.config.data import DigitsSettings
 from ampx.data.arrays import ArraySource, rows_of
 from ampx.data.order import training_order, validation_order
-from ampx.data.splits import DataSpec, Splits
+from ampx.data.splits import Splits
+from ampx.spec import DataSpec
 
 
 def digits(settings: DigitsSettings, seed: int) -> Splits:

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from ampx.config.data import SyntheticImagesSettings
 from ampx.data.arrays import ArraySource
 from ampx.data.order import training_order, validation_order
-from ampx.data.splits import DataSpec, Splits
+from ampx.data.splits import Splits
+from ampx.spec import DataSpec
 
 _NOISE_SHIFTS = 64  # a sample's noise is a window on the canvas, at one of 64 × 64 places
 

@@ -10,7 +10,8 @@ from torch import Tensor
 from ampx.config.data import TextSettings
 from ampx.data.arrays import ArraySource, Fetch
 from ampx.data.order import training_order, validation_order
-from ampx.data.splits import DataSpec, Splits
+from ampx.data.splits import Splits
+from ampx.spec import DataSpec
 
 
 def text(settings: TextSettings, seed: int) -> Splits:

@@ -24,7 +24,8 @@ from ampx.config.data import (
 from ampx.data.arrays import ArraySource, Batch, Fetch, rows_of
 from ampx.data.loader import LoaderSource, SampleSet
 from ampx.data.order import training_order, validation_order
-from ampx.data.splits import DataSpec, Splits
+from ampx.data.splits import Splits
+from ampx.spec import DataSpec
 
 if TYPE_CHECKING:
     from torchvision.datasets import CIFAR10, ImageFolder

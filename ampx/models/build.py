@@ -7,7 +7,7 @@ from torch import nn
 from ampx.build import build, field_arguments, import_target
 from ampx.config.fields import TargetSettings
 from ampx.config.model import BuiltinModelSettings, ModelSettings
-from ampx.data.splits import DataSpec
+from ampx.spec import DataSpec
 
 
 def build_model(settings: ModelSettings, spec: DataSpec) -> nn.Module:

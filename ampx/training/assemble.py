@@ -101,7 +101,8 @@ class TrainState:
         load_model(self.setup.model, saved["model"], "checkpoint")
         for name, lane in self.lanes.items():
             lane.load_state_dict(saved["lanes"][name])
-        self.scaler.load_state_dict(saved["scaler"])
+        if saved["scaler"]:  # a fork may switch scaling on: then it starts from init_scale
+            self.scaler.load_state_dict(saved["scaler"])
         self.ema.load_state_dict(saved["ema"])
         self.feed.load_state_dict(saved["feed"])
         self.ledger.load_state_dict(saved["ledger"])

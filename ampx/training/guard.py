@@ -27,7 +27,7 @@ class _Saved:
 
 
 class BufferGuard:
-    """One snapshot of the buffers per effective batch; a buffer that nobody writes to is copied once, ever."""
+    """One snapshot of the buffers per effective batch; a buffer nobody writes to is copied once, ever."""
 
     def __init__(self, model: nn.Module) -> None:
         self._saved = [

@@ -43,6 +43,8 @@ def export_weights(checkpoint: Mapping[str, Any], path: Path) -> None:
         save_file(weights, temporary, metadata={"format": "pt"})
         temporary.replace(path)
     except (OSError, SafetensorError) as error:
-        raise ValueError(f"{path}: cannot be written ({error}); choose a folder with space and rights") from error
+        raise ValueError(
+            f"{path}: cannot be written ({error}); choose a folder with space and rights"
+        ) from error
     finally:
         temporary.unlink(missing_ok=True)

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ampx.data.splits import DataSpec, Splits
+from ampx.data.splits import Splits
+from ampx.spec import DataSpec
 from ampx.tasks.task import Phase
 from ampx.track.record import StepRecord
 

@@ -17,7 +17,6 @@ SAME = [
     "out=elsewhere",
     "tags=[a]",
     "device=auto",
-    "checkpoint_trust=true",
     "train.log_every=7",
     "train.checkpoint_every=7",
     "debug.profile=true",

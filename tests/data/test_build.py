@@ -16,7 +16,8 @@ from ampx.build import import_target
 from ampx.config.data import DataSettings
 from ampx.config.fields import TargetSettings
 from ampx.data.build import build_data
-from ampx.data.splits import BatchSource, DataSpec, Splits
+from ampx.data.splits import BatchSource, Splits
+from ampx.spec import DataSpec
 
 CONF = Path(__file__).parents[2] / "conf" / "data"
 WITHOUT_FILES: dict[str, dict[str, Any]] = {

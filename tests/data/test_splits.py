@@ -2,7 +2,7 @@
 
 import pytest
 
-from ampx.data.splits import DataSpec
+from ampx.spec import DataSpec
 
 
 def test_sizes_of_images_are_what_models_ask_for() -> None:

@@ -114,7 +114,9 @@ def test_an_output_that_cannot_be_written_is_one_message(
 def test_a_second_user_of_a_name_gets_one_message(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ampx.run", f"out={tmp_path}", "name=mine", "model=mlp"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    first = subprocess.Popen([*command, "train.max_epochs=100000"], env=environment, stdout=subprocess.DEVNULL)
+    first = subprocess.Popen(
+        [*command, "train.max_epochs=100000"], env=environment, stdout=subprocess.DEVNULL
+    )
     try:
         while not list(tmp_path.glob("mine/*/steps.jsonl")):
             assert first.poll() is None

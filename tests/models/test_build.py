@@ -12,8 +12,8 @@ from pydantic import TypeAdapter
 from torch import nn
 
 from ampx.config.model import ModelSettings
-from ampx.data.splits import DataSpec
 from ampx.models.build import build_model
+from ampx.spec import DataSpec
 
 CONF = Path(__file__).parents[2] / "conf" / "model"
 DIGITS = DataSpec(input_shape=(1, 8, 8), num_classes=10)

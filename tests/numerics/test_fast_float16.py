@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampx.numerics.fast_float16 import fast_float16
@@ -243,13 +242,11 @@ class Shared(nn.Module):
         return attention(q, q, q).mean((1, 2))
 
 
-def step(model: nn.Module, x: Any, *, is_autocast: bool = False) -> list[Tensor]:
+def step(model: nn.Module, x: Tensor, *, is_autocast: bool = False) -> list[Tensor]:
     """The output of `model` and the gradient of every parameter."""
     model.zero_grad()
     with torch.autocast("cpu", torch.float16, enabled=is_autocast):
         output = model(x)
-    output = output[0] if isinstance(model, nn.RNNBase) else output
-    output = output.data if isinstance(output, PackedSequence) else output
     output.sum().backward()
     return [output.detach(), *(p.grad for p in model.parameters())]
 
@@ -323,44 +320,6 @@ def test_convolutions_keep_the_memory_format_that_torch_gives(
     with fast_float16():
         fast = run(convolve, operands, torch.float16)
     assert [x.stride() for x in fast] == [x.stride() for x in native]
-
-
-# Recurrent networks
-
-
-def build_recurrent(kind: str, *, bidirectional: bool) -> nn.RNNBase:
-    torch.manual_seed(0)
-    model = getattr(nn, kind)(8, 16, num_layers=2, batch_first=True, bidirectional=bidirectional)
-    return model.half().float()  # weights that float16 holds exactly
-
-
-def draw_sequences(*, packed: bool) -> Any:
-    (x,) = draw([(3, 6, 8)])
-    return pack_padded_sequence(x, [6, 4, 1], batch_first=True) if packed else x
-
-
-@pytest.mark.parametrize("is_autocast", [True, False], ids=["autocast", "pure"])
-@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
-@pytest.mark.parametrize("bidirectional", [False, True], ids=["one way", "both ways"])
-@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
-def test_recurrent_networks_train(kind: str, bidirectional: bool, packed: bool, is_autocast: bool) -> None:
-    """Breaks without `mkldnn_rnn_layer` in the table: torch's own float16 LSTM dies inside oneDNN."""
-    model, x = build_recurrent(kind, bidirectional=bidirectional), draw_sequences(packed=packed)
-    exact = step(model.double(), x.double())
-    dtype = torch.float32 if is_autocast else torch.float16
-    with fast_float16():
-        fast = step(model.to(dtype), x.to(dtype), is_autocast=is_autocast)
-    # 2 layers of 6 steps, each rounding gates and states: hidden values are below 1, gradients as they are
-    for ours, truth in zip(fast, exact, strict=True):
-        assert (ours - truth).abs().max() <= 2 * 6 * HALF_EPS * truth.abs().max().clamp(min=1)
-
-
-@pytest.mark.skipif(probe_cpu().runs_float16, reason="this CPU has a float16 LSTM")
-def test_the_native_float16_lstm_is_what_fails() -> None:
-    """If this passes one day, torch has learned it and the replacement can go."""
-    model, x = build_recurrent("LSTM", bidirectional=False), draw_sequences(packed=False)
-    with torch.autocast("cpu", torch.float16), pytest.raises(RuntimeError, match="LSTM forward propagation"):
-        model(x.float())
 
 
 def test_the_transformer_fast_path_is_as_exact_as_native() -> None:

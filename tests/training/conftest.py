@@ -108,7 +108,8 @@ def build_rig() -> Callable[..., Rig]:
         overflows: list[tuple[int, str, float]] = []
         stepper = Stepper(
             model=model, task=task, lanes=lanes, policy=PrecisionPolicy.from_settings(FP32, "cpu"),
-            scaler=scaler, gate=HostGate() if gate == "host" else DeviceGate(), guard=BufferGuard(model.train()),
+            scaler=scaler, gate=HostGate() if gate == "host" else DeviceGate(),
+            guard=BufferGuard(model.train()),
             ema=build_ema(model, ema_decay, [lane.masters for lane in lanes.values()]),
             ledger=Ledger([], lambda *seen: overflows.append(seen)), clip_norm=clip_norm,
         )  # fmt: skip

@@ -65,7 +65,9 @@ def test_an_island_differs_on_purpose(bf16: PrecisionPolicy) -> None:
 
 def test_all_layers_that_differ_are_an_error(bf16: PrecisionPolicy) -> None:
     fp16 = dataclasses.replace(bf16, compute_dtype=torch.float16)
-    with pytest.raises(PrecisionMismatchError, match="compute_dtype=float16: every layer computed in bfloat16"):
+    with pytest.raises(
+        PrecisionMismatchError, match="compute_dtype=float16: every layer computed in bfloat16"
+    ):
         observe(nn.Linear(2, 1)).check(fp16)
 
 

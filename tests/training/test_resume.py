@@ -76,15 +76,16 @@ def assert_identical(left: Any, right: Any, path: str = "checkpoint") -> None:
         ["dtype=bf16", "train.ema_decay=0.9", "train.grad_accumulation=2"],
         ["dtype=fp16", "scaler=dynamic", "scaler.growth_interval=3", "scaler.init_scale=2**30"],
         ["dtype=fp16", "scaler=static", "model=mlp"],
-        ["dtype=fp16", "scaler=hysteresis", "scaler.growth_interval=3", "scaler.init_scale=2**28", "model=mlp"],
+        ["dtype=fp16", "scaler=hysteresis", "scaler.growth_interval=3", "scaler.init_scale=2**28",
+         "model=mlp"],
         ["dtype=fp16", "scaler=tolerance", "scaler.init_scale=2**28", "model=mlp"],
         ["dtype=fp16", "scaler=logmax", "model=mlp"],
         ["dtype=bf16", "scaler=conservative", "scaler.enabled=true", "model=mlp"],
         ["dtype=bf16_pure", "optimizer.rounding=stochastic", "model=mlp"],
         ["dtype=bf16_pure", "optimizer.rounding=kahan", "model=mlp"],
         ["dtype=fp16_pure", "model=mlp", "train.gate=host"],
-        ["dtype=fp16", "model=gpt", "model.dropout=0.1", "data=text", "task=language_modeling", "data.context=16",
-         "model.width=32", "model.depth=1", "model.heads=2"],
+        ["dtype=fp16", "model=gpt", "model.dropout=0.1", "data=text", "task=language_modeling",
+         "data.context=16", "model.width=32", "model.depth=1", "model.heads=2"],
         ["dtype=bf16", "optimizer=sgd", "schedule=linear", "model=mlp"],
     ],
     ids=" ".join,
@@ -96,7 +97,9 @@ def test_a_stopped_trial_ends_bit_for_bit_like_an_uninterrupted_one(
     observer = f"tracker.observers=[{__name__}.StopAt]"
     whole = run_whole(make_trial(*COMMON, *overrides, observer, name="whole"))
     at_step = random.Random(" ".join(overrides)).randrange(1, STEPS - 2)
-    assert_identical(whole, run_interrupted(make_trial(*COMMON, *overrides, observer, name="stopped"), at_step))
+    assert_identical(
+        whole, run_interrupted(make_trial(*COMMON, *overrides, observer, name="stopped"), at_step)
+    )
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ def test_an_update_at_a_scale_equals_the_update_without(gate: str, build_rig: Bu
 
 @GATES
 def test_micro_batches_of_any_size_equal_one_batch(gate: str, build_rig: Build) -> None:
-    """INVARIANTS 3, BUGS 7: weigh the parts equally instead of by samples and the short tail counts double."""
+    """INVARIANTS 3, BUGS 7: weigh the parts equally, not by samples, and the short tail counts double."""
     whole = build_rig(linear(), gate=gate, init_scale=256.0)
     parts = build_rig(linear(), gate=gate, init_scale=256.0)
     (whole_record,) = whole.attempt(0, batch(1.0, 2.0, 3.0))
@@ -95,7 +95,7 @@ def test_batch_norm_statistics_survive_a_skipped_step(gate: str, build_rig: Buil
 
 @GATES
 def test_a_finite_gradient_whose_norm_overflows_is_clipped_and_applied(gate: str, build_rig: Build) -> None:
-    """INVARIANTS 34: clip by the infinite norm and the gradient is zero; call it found_inf and it is skipped."""
+    """INVARIANTS 34: clip by the infinite norm and it is zero; call it found_inf and it is skipped."""
     model = nn.Linear(2, 1, bias=False)
     nn.init.zeros_(model.weight)
     rig = build_rig(model, gate=gate, clip_norm=1.0)
@@ -131,7 +131,9 @@ def test_a_phase_for_an_unknown_optimizer_says_which_there_are(build_rig: Build)
     rig.stepper.task.phases = lambda model, batch: iter(  # type: ignore[method-assign]
         [type("Phase", (), {"optimizer": "discriminator", "forward": None, "loss": None})()]
     )
-    with pytest.raises(ValueError, match=r"asks for optimizer 'discriminator', but task.optimizers gave \['main'\]"):
+    with pytest.raises(
+        ValueError, match=r"asks for optimizer 'discriminator', but task.optimizers gave \['main'\]"
+    ):
         rig.attempt(0, batch(1.0))
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from ampx.config.errors import ConfigError
 from ampx.config.experiment import ExperimentConfig
-from ampx.config.targets import check_targets, targets_of
+from ampx.targets import check_targets, targets_of
 
 Build = Callable[..., ExperimentConfig]
 

@@ -1,6 +1,6 @@
 """Checks the user's own classes before anything is written: import, argument names, nearest name.
 
-That runs their code, torch and all, so it happens in a process of its own: `python -m ampx.config.targets`
+That runs their code, torch and all, so it happens in a process of its own: `python -m ampx.targets`
 reads the targets as JSON and answers with the problems. A config without targets costs nothing. The
 current directory is on that process's path, so `my_pkg` is found there, as the worker will find it.
 """
@@ -56,7 +56,7 @@ def check_targets(configs: Iterable[ExperimentConfig]) -> None:
 
 def _ask_subprocess(targets: list[str]) -> list[str]:
     answer = subprocess.run(
-        [sys.executable, "-m", "ampx.config.targets"],
+        [sys.executable, "-m", "ampx.targets"],
         input=json.dumps(targets),
         capture_output=True,
         text=True,
