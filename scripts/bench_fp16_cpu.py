@@ -4,6 +4,7 @@
 
 Both arms share one model, one optimizer and, when compiled, one graph. They take turns, and the speed-up is
 the median of the paired ratios. Exits 1 if a goal is missed or a compiled step ran no compiled graph.
+Leave the machine idle: threads that wait for a busy core swamp the fast arm (`--threads 1` is steadier).
 """
 
 import argparse

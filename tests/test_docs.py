@@ -21,7 +21,8 @@ SHOWS_ONLY = ("--cfg", "--help", "-sc", "--info")
 
 def commands() -> list[str]:
     """The arguments of every command line in the docs, each once; those with … are patterns, not commands."""
-    found = (match.strip(' "$)|') for path in DOCS for match in COMMAND.findall(path.read_text()))
+    found = (match.strip(" |") for path in DOCS for match in COMMAND.findall(path.read_text()))
+    found = (text.removesuffix(')"') for text in found)  # of eval "$(…)"
     return [text for text in dict.fromkeys(found) if "…" not in text]
 
 

@@ -7,6 +7,7 @@ import torch
 
 from ampx.fingerprint import fingerprints, targets_in
 from ampx.jobs.context import JobContext
+from ampx.numerics.isa import warn_if_slower
 from ampx.training.assemble import TrainState
 from ampx.training.environment import environment, git_state
 
@@ -72,7 +73,11 @@ def _scaler(state: TrainState) -> dict[str, Any]:
 
 def precision_notes(state: TrainState) -> list[str]:
     """What `auto` decided, in words; each is said once at the start and kept in the manifest."""
-    config, notes = state.setup.config, list[str]()
+    config, setup = state.setup.config, state.setup
+    slower = warn_if_slower(
+        setup.policy.compute_dtype, device_type=setup.device.type, kernels=setup.kernels.name
+    )
+    notes = [slower] if slower else []
     if not state.scaler.is_enabled() and config.scaler.kind != "none":
         notes.append(
             f"scaler={config.scaler.kind} is inactive: dtype={config.dtype.name} needs no loss scaling; "

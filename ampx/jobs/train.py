@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ampx.jobs.context import JobContext, Outcome
-from ampx.jobs.manifest import effective, requested, use_recorded_threads, write_manifest
+from ampx.jobs.manifest import effective, precision_notes, requested, use_recorded_threads, write_manifest
 from ampx.jobs.profile import profiled
 from ampx.training.anomaly import AnomalyHunt
 from ampx.training.assemble import TrainState, assemble
@@ -40,7 +40,10 @@ def train(context: JobContext) -> Outcome:
         anomaly=AnomalyHunt(is_scaled=state.scaler.is_enabled()) if config.debug.anomaly else None,
     )
     _restore(context, loop, checkpoints)
-    write_manifest(context, requested(state))
+    notes = precision_notes(state)
+    for note in notes:
+        context.note(note)
+    write_manifest(context, {**requested(state), "notes": notes})
     context.start_display(state.planned_steps, loop.progress.step)
     with state.setup.kernels.installed(), profiled(context):
         ending = loop.run()
@@ -77,7 +80,7 @@ class _Watcher:
         observed = self._first_step.report(self._state.optimizers())
         notes = self._first_step.check(setup.policy)
         precision = {**requested(self._state), **effective(self._state, observed, notes)}
-        for note in precision["notes"]:
+        for note in notes:
             self._context.note(note)
         write_manifest(self._context, precision)
 

@@ -127,9 +127,8 @@ def assemble_setup(config: ExperimentConfig, device: torch.device) -> Setup:
         model = model.to(memory_format=torch.channels_last)
     if config.train.activation_checkpointing:
         claims["checkpointed"] = checkpoint_blocks(model)
-    kernels = choose_kernels(
-        config.dtype.kernels, compute_dtype=policy.compute_dtype, device_type=device.type
-    )
+    low_dtype = torch.float16 if policy.needs_scaler else policy.compute_dtype  # of an island, maybe
+    kernels = choose_kernels(config.dtype.kernels, compute_dtype=low_dtype, device_type=device.type)
     return Setup(config, device, splits, task, model.to(device), policy, kernels, claims)
 
 

@@ -3,11 +3,14 @@
 import platform
 import socket
 import subprocess
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from ampx.numerics.isa import probe_cpu
 
 
 def environment(device: torch.device) -> dict[str, Any]:
@@ -20,6 +23,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "host": socket.gethostname(),
         "device": device.type,
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name(),
+        "cpu": asdict(probe_cpu()),
         "cuda": torch.version.cuda,
         "cudnn": torch.backends.cudnn.version() if device.type == "cuda" else None,
         "num_threads": torch.get_num_threads(),
