@@ -76,6 +76,10 @@ class Holder:
         return now - self.heartbeat > STALE_AFTER_S
 
 
+class TrialLostError(Exception):
+    """This process was taken for dead and another one works in its trial: it must write nothing more."""
+
+
 class Lock:
     """A lock that this process took; a thread keeps its heartbeat going until `release`."""
 

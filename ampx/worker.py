@@ -19,8 +19,9 @@ from typing import Any
 
 from ampx.config.experiment import ExperimentConfig
 from ampx.config.load import load_config, reveal
-from ampx.lock import Lock
+from ampx.lock import Lock, TrialLostError
 from ampx.status import State
+from ampx.track.local import LocalTracker
 from ampx.trial import Trial
 
 COMPLETED, FAILED, REQUEUE = 0, 1, 75
@@ -35,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
         return run_trial(Trial.open(arguments.trial)).exit_code
     except ValueError as error:
         print(error, file=sys.stderr)
-        return 2
+        return FAILED
 
 
 class StopSignals:
@@ -94,8 +95,12 @@ def run_trial(trial: Trial) -> Ended:
             return Ended(state, reason)
         trial.clear_request()
         trial.set_status("running")
-        with _logging_to(trial.log_path(0)):
-            ended = _Attempt(trial, config, lock).run()
+        try:
+            with _logging_to(trial.log_path(0)):
+                ended = _Attempt(trial, config, lock).run()
+        except TrialLostError as error:
+            print(error, file=sys.stderr)
+            return Ended("preempted", str(error))
         trial.set_status(ended.state, reason=ended.reason, error=ended.error)
     return ended
 
@@ -110,29 +115,30 @@ class _Attempt:
         self._config = config
         self._lock = lock
         self._console = ConsoleTracker()
+        self._result: Mapping[str, Any] = {}
         self._signals = StopSignals()
         self._started = time.perf_counter()
 
     def run(self) -> Ended:
         trackers: list[Any] = []
-        result: Mapping[str, Any] = {}
         try:
             with self._signals.installed():
                 trackers = self._build_trackers()
                 outcome = self._run_job(trackers)
-            result = outcome.result
-            ended = Ended(outcome.state, outcome.reason) if outcome.state else self._stopped()
+            ended = Ended(outcome.state, outcome.reason) if outcome.state else self._stopped(outcome.reason)
         except KeyboardInterrupt:
             ended = Ended("cancelled", "interrupted twice, not saved", is_interrupted=True)
+        except TrialLostError:
+            raise
+        except SystemExit as error:
+            ended = self._failed(RuntimeError(f"the trial's code called sys.exit({error.code})"))
         except Exception as error:
             ended = self._failed(error)
         finally:
             self._console.stop()
-        self._report(ended, result, trackers)
-        return ended
+        return self._reported(ended, trackers)
 
     def _build_trackers(self) -> list[Any]:
-        from ampx.track.local import LocalTracker
         from ampx.track.observers import build_observers
 
         observers = build_observers(reveal(self._config).tracker.observers, self._trial.event)
@@ -151,19 +157,28 @@ class _Attempt:
             config=config,
             device=find_device(config.device),
             trackers=trackers,
-            is_stop_requested=lambda: self._signals.is_requested or self._lock.is_lost,
+            is_stop_requested=self._is_stop_requested,
+            report=self._take_result,
             note=self._console.note,
             start_display=self._console.start,
         )
         return run(context)
 
-    def _stopped(self) -> Ended:
+    def _is_stop_requested(self) -> bool:
+        if self._lock.is_lost:
+            raise TrialLostError(f"{self._trial.path}: another process took this trial over; this one stops")
+        return self._signals.is_requested
+
+    def _take_result(self, result: Mapping[str, Any]) -> None:
+        self._result = result
+
+    def _stopped(self, is_saved: str | None) -> Ended:
         if self._signals.is_interrupted:
-            return Ended("cancelled", "interrupted", is_interrupted=True)
+            return Ended("cancelled", f"interrupted, {is_saved}", is_interrupted=True)
         if (request := self._trial.request()) is not None:
             state, reason = request.outcome
             return Ended(state, reason)
-        return Ended("preempted", "stopped by a signal, saved")
+        return Ended("preempted", f"stopped by a signal, {is_saved}")
 
     def _failed(self, error: Exception) -> Ended:
         text = "".join(traceback.format_exception(error))
@@ -176,21 +191,26 @@ class _Attempt:
             print(text, file=sys.stderr)
         return Ended(state, f"{type(error).__name__}: {message}", text)
 
-    def _report(self, ended: Ended, result: Mapping[str, Any], trackers: list[Any]) -> None:
-        summary = {
+    def _reported(self, ended: Ended, trackers: list[Any]) -> Ended:
+        result = {
             "status": ended.state,
             "reason": ended.reason,
             "settings": typed_settings(self._config, self._trial.read_overrides()),
             "metrics": {},
             "steps": {"attempted": 0, "applied": 0, "skipped": {}},
             "throughput": {"samples_per_s": None, "step_ms_median": None},
-            **result,
+            **self._result,
             "precision": (self._trial.read_json("manifest.json") or {}).get("effective"),
             "wall_s": time.perf_counter() - self._started,
         }
-        for tracker in trackers or [self._console]:
-            tracker.on_end(summary)
+        try:
+            for tracker in trackers or [LocalTracker(self._trial), self._console]:
+                tracker.on_end(result)
+        except ValueError as error:  # a full disk, most likely: the state must still be told
+            print(error, file=sys.stderr)
+            ended = Ended("failed", str(error))
         self._console.note(f"trial {self._trial.path}")
+        return ended
 
 
 def typed_settings(config: ExperimentConfig, overrides: list[str]) -> dict[str, Any]:

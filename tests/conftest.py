@@ -9,8 +9,10 @@ from hydra import compose, initialize_config_dir
 
 from ampx.config.experiment import ExperimentConfig
 from ampx.config.load import dump_config, resolve, validate
+from ampx.run import put_plugins_on_path
 from ampx.trial import Trial
 
+put_plugins_on_path()  # Hydra looks for plugins once a process
 CONF = Path(__file__).resolve().parent.parent / "conf"
 
 Compose = Callable[..., ExperimentConfig]

@@ -28,6 +28,12 @@ class DtypeSettings(Settings):
     masters: MastersChoice
     matmul_precision: MatmulPrecision
 
+    @property
+    def uses_float16(self) -> bool:
+        """Whether anything is stored or computed in float16, whose smallest number is 6e-8."""
+        islands = [dtype for _, dtype in map(parse_island, self.islands)]
+        return "float16" in (self.compute_dtype, self.param_dtype, *islands)
+
     @field_validator("param_dtype")
     @classmethod
     def _is_float32_or_computed_in(cls, param_dtype: DtypeName, info: ValidationInfo) -> DtypeName:
@@ -65,17 +71,6 @@ class DtypeSettings(Settings):
         for island in islands:
             parse_island(island)
         return islands
-
-    @field_validator("kernels")
-    @classmethod
-    def _replace_float16(cls, kernels: KernelChoice, info: ValidationInfo) -> KernelChoice:
-        compute_dtype = info.data.get("compute_dtype", "float16")
-        if kernels == "fast" and compute_dtype != "float16":
-            raise ValueError(
-                f"fast kernels exist for float16 alone, and dtype.compute_dtype={compute_dtype}; "
-                "use dtype.kernels=auto or dtype=fp16"
-            )
-        return kernels
 
     @field_validator("masters")
     @classmethod

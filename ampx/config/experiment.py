@@ -60,3 +60,9 @@ class ExperimentConfig(Settings):
     tracker: Annotated[TrackerSettings, UNHASHED]
     launcher: Annotated[LauncherSettings, UNHASHED]
     debug: DebugSettings
+
+
+def scaler_is_active(config: ExperimentConfig) -> bool:
+    """Whether this trial scales its losses."""
+    enabled = config.scaler.enabled
+    return config.dtype.uses_float16 if enabled == "auto" else enabled

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 DtypeName = Literal["float32", "bfloat16", "float16"]
-LowDtypeName = Literal["bfloat16", "float16"]
 
 
 class Unhashed:

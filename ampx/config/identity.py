@@ -7,10 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ampx.config.dtype import parse_island
-from ampx.config.experiment import ExperimentConfig
-from ampx.config.fields import UNHASHED, DtypeName
-from ampx.config.scaler import is_scaler_active
+from ampx.config.experiment import ExperimentConfig, scaler_is_active
+from ampx.config.fields import UNHASHED
 from ampx.names import safe_name
 
 _SHORT = 8
@@ -32,13 +30,6 @@ def identity(config: ExperimentConfig, device_kind: str, num_processes: int) -> 
 def short_identity(digest: str) -> str:
     """As much of an identity as a name needs."""
     return digest[:_SHORT]
-
-
-def scaler_is_active(config: ExperimentConfig) -> bool:
-    """Whether this trial scales its losses."""
-    dtype = config.dtype
-    islands: list[DtypeName] = [island_dtype for _, island_dtype in map(parse_island, dtype.islands)]
-    return is_scaler_active(config.scaler, dtype.compute_dtype, dtype.param_dtype, *islands)
 
 
 def trial_name(config: ExperimentConfig, digest: str) -> str:

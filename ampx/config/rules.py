@@ -3,9 +3,8 @@
 from collections.abc import Callable, Sequence
 
 from ampx.config.errors import as_typed
-from ampx.config.experiment import ExperimentConfig
+from ampx.config.experiment import ExperimentConfig, scaler_is_active
 from ampx.config.fields import TargetSettings
-from ampx.config.identity import scaler_is_active
 
 Rule = Callable[[ExperimentConfig], str | None]
 
@@ -56,11 +55,18 @@ def tf32_needs_cuda(config: ExperimentConfig) -> str | None:
     )
 
 
-def fast_kernels_need_cpu(config: ExperimentConfig) -> str | None:
-    if config.dtype.kernels != "fast" or config.device not in ("cuda", "mps"):
+def fast_kernels_need_cpu_float16(config: ExperimentConfig) -> str | None:
+    """An automatic device is known to `numerics.kernels` alone, which checks it then."""
+    if config.dtype.kernels != "fast":
         return None
-    way_out = "use dtype.kernels=auto"
-    return f"dtype.kernels=fast with device={config.device}: they replace a CPU's float16; {way_out}"
+    if config.device in ("cuda", "mps"):
+        obstacle, way_out = f"device={config.device}", "device=cpu"
+    elif not config.dtype.uses_float16:
+        obstacle, way_out = f"dtype.compute_dtype={config.dtype.compute_dtype}", "dtype=fp16"
+    else:
+        return None
+    typed = f"dtype.kernels=fast with {obstacle}"
+    return f"{typed}: they replace a CPU's float16; use dtype.kernels=auto, or {way_out}"
 
 
 def evaluation_needs_checkpoint(config: ExperimentConfig) -> str | None:
@@ -79,15 +85,15 @@ def training_reads_no_checkpoint(config: ExperimentConfig) -> str | None:
 
 
 def float16_needs_scaler(config: ExperimentConfig) -> str | None:
-    """Parameters are float16 only where computation is."""
-    low = ["dtype.compute_dtype=float16"] if config.dtype.compute_dtype == "float16" else []
-    low += [f"dtype.islands=[{island}]" for island in config.dtype.islands if island.endswith(":float16")]
-    if not low or scaler_is_active(config) or config.scaler.allow_unscaled:
+    dtype, is_allowed = config.dtype, config.scaler.allow_unscaled
+    if not dtype.uses_float16 or scaler_is_active(config) or is_allowed:
         return None
+    is_island = dtype.compute_dtype != "float16"  # parameters are float16 only where computation is
+    low = f"dtype.islands=[{','.join(dtype.islands)}]" if is_island else "dtype.compute_dtype=float16"
     setting, way_out = "scaler.enabled=false", "use scaler.enabled=auto"
     if config.scaler.kind == "none":
         setting, way_out = "scaler=none", "add scaler=dynamic"
-    return f"{low[0]} with {setting}: gradients below 6e-8 vanish; {way_out}, or scaler.allow_unscaled=true"
+    return f"{low} with {setting}: gradients below 6e-8 vanish; {way_out}, or scaler.allow_unscaled=true"
 
 
 def scaled_float16_needs_masters(config: ExperimentConfig) -> str | None:
@@ -110,13 +116,18 @@ def eps_survives_float16(config: ExperimentConfig) -> str | None:
 
 
 def rounding_needs_bfloat16(config: ExperimentConfig) -> str | None:
-    rounding, dtype = config.optimizer.rounding, config.dtype
-    if rounding == "nearest" or (dtype.param_dtype == "bfloat16" and dtype.masters == "none"):
+    optimizer, dtype = config.optimizer, config.dtype
+    roundings = {"optimizer.rounding": optimizer.rounding}
+    for name, overrides in optimizer.by_name.items():
+        roundings[f"optimizer.by_name.{name}.rounding"] = overrides.get("rounding", optimizer.rounding)
+    careful = [(setting, rounding) for setting, rounding in roundings.items() if rounding != "nearest"]
+    if not careful or (dtype.param_dtype == "bfloat16" and dtype.masters == "none"):
         return None
+    setting, rounding = careful[0]
     storage = f"dtype.param_dtype={dtype.param_dtype} and dtype.masters={dtype.masters}"
     return (
-        f"optimizer.rounding={rounding} with {storage}: only bfloat16 parameters without masters "
-        "are rounded by an update; use dtype=bf16_pure, or optimizer.rounding=nearest"
+        f"{setting}={rounding} with {storage}: only bfloat16 parameters without masters "
+        f"are rounded by an update; use dtype=bf16_pure, or {setting}=nearest"
     )
 
 
@@ -169,10 +180,22 @@ def _steps_in_float16(config: ExperimentConfig) -> bool:
     return config.dtype.param_dtype == "float16" and config.dtype.masters == "none"
 
 
+def reduction_needs_ranks(config: ExperimentConfig) -> str | None:
+    """One process averages no gradients, so a reduce dtype that was chosen on purpose would be ignored."""
+    reduce_dtype = config.dtype.reduce_dtype
+    if config.distribution.kind != "none" or reduce_dtype in (None, "float32"):
+        return None
+    return (
+        f"dtype.reduce_dtype={reduce_dtype} with distribution=none: a single process reduces no gradients; "
+        "use dtype.reduce_dtype=float32"
+    )
+
+
 RULES: tuple[Rule, ...] = (
     text_goes_with_text,
+    reduction_needs_ranks,
     tf32_needs_cuda,
-    fast_kernels_need_cpu,
+    fast_kernels_need_cpu_float16,
     evaluation_needs_checkpoint,
 )
 TRAINING_RULES: tuple[Rule, ...] = (

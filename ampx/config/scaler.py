@@ -4,15 +4,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from ampx.config.fields import (
-    DtypeName,
-    Float,
-    Fraction,
-    NonNegativeFloat,
-    PositiveFloat,
-    PositiveInt,
-    Settings,
-)
+from ampx.config.fields import Float, Fraction, NonNegativeFloat, PositiveFloat, PositiveInt, Settings
 
 
 def _parse_switch(value: object) -> object:
@@ -114,8 +106,3 @@ LossScalingSettings = (
     | LogMaxScalerSettings
 )
 ScalerSettings = Annotated[NoScalerSettings | LossScalingSettings, Field(discriminator="kind")]
-
-
-def is_scaler_active(scaler: ScalerSettings, *dtypes: DtypeName) -> bool:
-    """Whether losses are scaled when parameters and computation use `dtypes`."""
-    return "float16" in dtypes if scaler.enabled == "auto" else scaler.enabled

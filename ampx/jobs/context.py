@@ -1,7 +1,7 @@
 """What a job gets from the worker, and what it gives back."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,13 +14,17 @@ from ampx.trial import Trial
 
 @dataclass(frozen=True, slots=True)
 class JobContext:
-    """One trial under its lock, with whoever wants to hear of it."""
+    """One trial under its lock, with whoever wants to hear of it.
+
+    `report` takes what `result.json` will say; a job calls it however it ends, also before it raises.
+    """
 
     trial: Trial
     config: ExperimentConfig
     device: torch.device
     trackers: list[Tracker]
     is_stop_requested: Callable[[], bool]
+    report: Callable[[Mapping[str, Any]], None]
     note: Callable[[str], None]
     start_display: Callable[[int | None, int], None]
 
@@ -34,8 +38,7 @@ class JobContext:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a job ended; None as `state` means that somebody outside stopped it and it is saved."""
+    """How a job ended; None as `state` means that somebody outside stopped it."""
 
     state: State | None
     reason: str | None = None
-    result: Mapping[str, Any] = field(default_factory=dict[str, Any])

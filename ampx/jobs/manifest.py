@@ -10,6 +10,7 @@ from ampx.jobs.context import JobContext
 from ampx.numerics.isa import warn_if_slower
 from ampx.training.assemble import TrainState
 from ampx.training.environment import environment, git_state
+from ampx.trial import Trial
 
 
 def write_manifest(context: JobContext, precision: dict[str, Any]) -> None:
@@ -30,10 +31,27 @@ def write_manifest(context: JobContext, precision: dict[str, Any]) -> None:
 
 def use_recorded_threads(context: JobContext) -> None:
     """A trial goes on with as many threads as it began with: sums depend on how they are split."""
-    recorded = (context.trial.read_json("manifest.json") or {}).get("environment", {}).get("num_threads")
+    recorded = _recorded_environment(context.trial).get("num_threads")
     if recorded is not None and recorded != torch.get_num_threads():
         context.tell("threads", recorded=recorded, found=torch.get_num_threads())
         torch.set_num_threads(recorded)
+
+
+def exactness(trial: Trial, device: torch.device) -> str:
+    """How a trial goes on from its checkpoint here: "bit for bit", or "to tolerance" with the reasons."""
+    recorded, here = _recorded_environment(trial), environment(device)
+    reasons = [
+        f"{name} {recorded[name]} became {here[name]}"
+        for name in ("torch", "device", "num_threads")
+        if name in recorded and recorded[name] != here[name]
+    ]
+    if device.type == "cuda" and not here["deterministic"]:
+        reasons.append("CUDA without deterministic=true")
+    return f"to tolerance ({'; '.join(reasons)})" if reasons else "bit for bit"
+
+
+def _recorded_environment(trial: Trial) -> dict[str, Any]:
+    return (trial.read_json("manifest.json") or {}).get("environment", {})
 
 
 def requested(state: TrainState) -> dict[str, Any]:
@@ -82,5 +100,10 @@ def precision_notes(state: TrainState) -> list[str]:
         notes.append(
             f"scaler={config.scaler.kind} is inactive: dtype={config.dtype.name} needs no loss scaling; "
             "scaler.enabled=true forces it"
+        )
+    if config.dtype.scope == "forward_raw" and setup.policy.compute_dtype != torch.float32:
+        notes.append(
+            "dtype.scope=forward_raw: the loss sees raw low-precision outputs outside autocast, where "
+            "float16 overflows above 65504; dtype.scope=forward_loss is safe"
         )
     return notes

@@ -5,16 +5,25 @@ from pathlib import Path
 from typing import Any
 
 from ampx.jobs.context import JobContext, Outcome
-from ampx.jobs.manifest import effective, precision_notes, requested, use_recorded_threads, write_manifest
+from ampx.jobs.manifest import (
+    effective,
+    exactness,
+    precision_notes,
+    requested,
+    use_recorded_threads,
+    write_manifest,
+)
 from ampx.jobs.profile import profiled
+from ampx.lock import TrialLostError
 from ampx.training.anomaly import AnomalyHunt
 from ampx.training.assemble import TrainState, assemble
 from ampx.training.checkpoint import Checkpoints
 from ampx.training.ledger import Tally
-from ampx.training.loop import Ending, Loop
+from ampx.training.loop import Loop
 from ampx.training.memory import peak_memory
 from ampx.training.observed import FirstStep
 from ampx.training.spans import no_spans, recorded_span
+from ampx.trial import Trial
 
 
 def train(context: JobContext) -> Outcome:
@@ -45,9 +54,17 @@ def train(context: JobContext) -> Outcome:
         context.note(note)
     write_manifest(context, {**requested(state), "notes": notes})
     context.start_display(state.planned_steps, loop.progress.step)
-    with state.setup.kernels.installed(), profiled(context):
-        ending = loop.run()
-    return _outcome(state, loop, ending)
+    try:
+        with state.setup.kernels.installed(), profiled(context):
+            ending = loop.run()
+    except TrialLostError:  # the files are another process's now
+        raise
+    except Exception:
+        loop.flush()
+        raise
+    finally:
+        context.report(_result(state, loop))
+    return Outcome(None if ending.outcome == "stopped" else ending.outcome, ending.reason)
 
 
 def _overflow_event(context: JobContext) -> Any:
@@ -98,17 +115,33 @@ def _restore(context: JobContext, loop: Loop, checkpoints: Checkpoints) -> None:
             raise ValueError(f"resume={origin}: holds no checkpoint to start from; resume it in place first")
     if saved is not None:
         loop.load(saved)
+    elif context.trial.read_jsonl("steps.jsonl"):
+        _check_restartable(context, loop)
     step = loop.progress.step
     dropped = context.trial.truncate_after("steps.jsonl", step) + context.trial.truncate_after(
         "evals.jsonl", step + 1
     )
-    if saved is not None or dropped:
-        context.tell("resumed", step=step, dropped_records=dropped)
+    if saved is not None:
+        origin = context.trial if context.config.resume is None else Trial.open(context.config.resume)
+        how = exactness(origin, context.device)
+        context.tell("resumed", step=step, dropped_records=dropped, exactness=how)
+        context.note(f"goes on from step {step}, {how}")
+    elif dropped:
+        context.tell("restarted", dropped_records=dropped)
 
 
-def _outcome(state: TrainState, loop: Loop, ending: Ending) -> Outcome:
+def _check_restartable(context: JobContext, loop: Loop) -> None:
+    """Nothing was saved: a trial may begin again unless its data cannot, for then it would lose its steps."""
+    if not loop.state.feed.can_resume:
+        raise ValueError(
+            f"resume={context.trial.path}: its data have neither a length nor state_dict, so no checkpoint "
+            "could be kept; start a new trial, or give the data __len__ or state_dict/load_state_dict"
+        )
+
+
+def _result(state: TrainState, loop: Loop) -> dict[str, Any]:
     progress, tallies = loop.progress, state.ledger.tallies
-    result = {
+    return {
         "metrics": progress.metrics,
         "steps": _steps(tallies, state.planned_steps),
         "scale": _scale(tallies),
@@ -116,7 +149,6 @@ def _outcome(state: TrainState, loop: Loop, ending: Ending) -> Outcome:
         "train_s": loop.clock.train_s,
         "memory": peak_memory(state.setup.device),
     }
-    return Outcome(None if ending.outcome == "stopped" else ending.outcome, ending.reason, result)
 
 
 def _steps(tallies: Mapping[str, Tally], planned: int | None) -> dict[str, Any]:

@@ -24,13 +24,14 @@ def launch(requests: Sequence[Request]) -> int:
     """Run every request's trial, one after the other; returns the exit code of `ampx run`."""
     first = requests[0]
     if first.resume is not None and not first.is_fork:
-        return _run([_continued(first)])
+        return _run([_continued(first)], is_resumed=True)
+    devices = [find_device(request.config.device).type for request in requests]  # before anything is written
     root = _root(first)
     with records.writing(root):
         root.mkdir(parents=True, exist_ok=True)
     lock = Lock.acquire(root / "lock")
     try:
-        trials = [_prepared(request, root) for request in requests]
+        trials = [_prepared(*pair, root) for pair in zip(requests, devices, strict=True)]
         record_sweep(root, trials, requests)
         return _run(trials)
     finally:
@@ -43,11 +44,10 @@ def _root(request: Request) -> Path:
     return Path(request.config.out) / (request.config.name or fresh)
 
 
-def _prepared(request: Request, root: Path) -> Trial:
-    """The trial of a request, made unless it is already there."""
+def _prepared(request: Request, device: str, root: Path) -> Trial:
+    """The trial of a request on a kind of device, made unless it is already there."""
     config = request.config
-    device = find_device(config.device)
-    path = root / trial_name(config, identity(config, device.type, config.distribution.num_processes))
+    path = root / trial_name(config, identity(config, device, config.distribution.num_processes))
     if path.exists():
         return Trial.open(path)
     return Trial.create(path, config_text=dump_config(config), overrides=request.overrides)
@@ -58,25 +58,29 @@ def _continued(request: Request) -> Trial:
     assert request.resume is not None
     trial = Trial.open(request.resume)
     text = dump_config(request.config)
-    if text != trial.read_config_text():
-        records.write_text(trial.config_path, text)
+    with trial.locked():
+        if trial.status().state != "completed" and text != trial.read_config_text():
+            records.write_text(trial.config_path, text)
     return trial
 
 
-def _run(trials: Sequence[Trial]) -> int:
+def _run(trials: Sequence[Trial], *, is_resumed: bool = False) -> int:
     codes: list[int] = []
     for trial in dict.fromkeys(trials):  # identical requests are one trial
-        codes.append(_run_one(trial, is_alone=len(trials) == 1))
+        codes.append(_run_one(trial, is_alone=len(trials) == 1, is_resumed=is_resumed))
         if codes[-1] == INTERRUPTED:
             return INTERRUPTED
     return 0 if not any(codes) else 1
 
 
-def _run_one(trial: Trial, *, is_alone: bool) -> int:
+def _run_one(trial: Trial, *, is_alone: bool, is_resumed: bool) -> int:
     status = trial.settled_status()
     if status.state == "completed":
         print(f"{_completed(trial)}: {trial.path}")
         return 0
+    if status.is_ended and status.state != "preempted" and not is_resumed:
+        print(f"{status.state} earlier ({status.reason}): continue it with resume={trial.path}")
+        return 1
     if is_alone:
         ended = run_trial(trial)
         return INTERRUPTED if ended.is_interrupted else ended.exit_code

@@ -5,8 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-
+from ampx.config.dtype import KernelChoice
 from ampx.numerics.fast_float16 import fast_float16
 from ampx.numerics.isa import probe_cpu
 
@@ -30,24 +29,17 @@ class Kernels:
             yield
 
 
-def choose_kernels(
-    setting: Literal["native", "fast", "auto"], *, compute_dtype: torch.dtype, device_type: str
-) -> Kernels:
+def choose_kernels(setting: KernelChoice, *, uses_float16: bool, device_type: str) -> Kernels:
     """Resolve `dtype.kernels`: `auto` is fast exactly where float16 meets a CPU without its arithmetic.
 
-    Raises ValueError where `fast` was asked for and has nothing to replace.
+    Raises ValueError for `fast` on any other device; that it needs float16 is the config's own rule.
     """
     if setting == "auto":
-        is_slow = compute_dtype is torch.float16 and device_type == "cpu" and not probe_cpu().runs_float16
+        is_slow = uses_float16 and device_type == "cpu" and not probe_cpu().runs_float16
         return Kernels("fast" if is_slow else "native")
     if setting == "fast" and device_type != "cpu":
         raise ValueError(
             f"dtype.kernels=fast on device={device_type}: the fast kernels stand in for the float16 "
             "arithmetic that a CPU lacks; use dtype.kernels=auto, or device=cpu"
-        )
-    if setting == "fast" and compute_dtype is not torch.float16:
-        raise ValueError(
-            f"dtype.kernels=fast with dtype.compute_dtype={str(compute_dtype).removeprefix('torch.')}: the "
-            "fast kernels are for float16 alone; use dtype.kernels=auto, or dtype=fp16"
         )
     return Kernels(setting)

@@ -42,7 +42,6 @@ class PrecisionPolicy:
     compute_dtype: torch.dtype
     param_dtype: torch.dtype
     buffer_dtype: torch.dtype | None
-    reduce_dtype: torch.dtype | None
     output_dtype: torch.dtype | None
     scope: Scope
     islands: tuple[tuple[str, torch.dtype], ...]
@@ -58,7 +57,6 @@ class PrecisionPolicy:
             compute_dtype=_dtype(settings.compute_dtype),
             param_dtype=_dtype(settings.param_dtype),
             buffer_dtype=settings.buffer_dtype and _dtype(settings.buffer_dtype),
-            reduce_dtype=settings.reduce_dtype and _dtype(settings.reduce_dtype),
             output_dtype=settings.output_dtype and _dtype(settings.output_dtype),
             scope=settings.scope,
             islands=tuple((pattern, _dtype(name)) for pattern, name in map(parse_island, settings.islands)),
@@ -76,11 +74,6 @@ class PrecisionPolicy:
     def is_pure(self) -> bool:
         """Parameters in the low dtype itself, and no autocast."""
         return self.param_dtype != torch.float32
-
-    @property
-    def needs_scaler(self) -> bool:
-        """Whether gradients pass through float16, whose smallest number is 6e-8."""
-        return torch.float16 in (self.compute_dtype, *(dtype for _, dtype in self.islands))
 
     def set_baseline(self) -> Baseline:
         """Set and measure the process's float32 precision; ValueError where the device has no such."""

@@ -47,7 +47,10 @@ def describe_storage(model: nn.Module) -> StorageClaim:
 
 
 def check_trainable(model: nn.Module, policy: PrecisionPolicy, *, is_scaled: bool) -> None:
-    """ValueError where gradients are float16 and must be unscaled in place: quotients below 6e-8 vanish."""
+    """ValueError where gradients are float16 and must be unscaled in place: quotients below 6e-8 vanish.
+
+    The config's own rules see `dtype.param_dtype`; this sees what a custom model or an island brought.
+    """
     names = [name for name, p in model.named_parameters() if p.requires_grad and p.dtype == torch.float16]
     if names and is_scaled and policy.masters == "none":
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

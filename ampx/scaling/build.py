@@ -15,7 +15,7 @@ def build_policy(settings: LossScalingSettings) -> ScalePolicy:
 
 
 def build_loss_scaler(settings: ScalerSettings, device: str, *, active: bool) -> LossScaler:
-    """The scaler of a run; a disabled one, which does nothing, unless `active` (see `is_scaler_active`)."""
+    """The scaler of a run; a disabled one, which does nothing, unless `active` (see `scaler_is_active`)."""
     if not active:
         return LossScaler(device, enabled=False)
     assert not isinstance(settings, NoScalerSettings)

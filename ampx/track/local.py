@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ampx.status import utc_now
 from ampx.track.record import StepRecord
 from ampx.trial import Trial
 
@@ -14,8 +15,12 @@ class LocalTracker:
         self._trial = trial
 
     def on_records(self, records: Sequence[StepRecord]) -> None:
-        """One line per attempted step of one optimizer."""
+        """One line per attempted step of one optimizer, and an event per skip."""
         self._trial.append_json("steps.jsonl", [record.as_json() for record in records])
+        skips = [_skip(record) for record in records if not record.applied]
+        self._trial.append_json(
+            "events.jsonl", [{"time": utc_now(), "kind": "skip", **skip} for skip in skips]
+        )
 
     def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """One line per evaluation; `step` is the number of attempts before it."""
@@ -24,3 +29,14 @@ class LocalTracker:
     def on_end(self, result: Mapping[str, Any]) -> None:
         """`result.json`."""
         self._trial.write_json("result.json", dict(result))
+
+
+def _skip(record: StepRecord) -> dict[str, Any]:
+    """What a skip left as it was is the same every time: parameters, optimizer, schedule, EMA and buffers."""
+    return {
+        "step": record.step,
+        "optimizer": record.optimizer,
+        "reason": record.skip_reason,
+        "scale": record.scale,
+        "buffers": "restored",
+    }

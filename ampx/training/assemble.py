@@ -13,8 +13,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ampx.config.experiment import ExperimentConfig
-from ampx.config.identity import scaler_is_active
+from ampx.config.experiment import ExperimentConfig, scaler_is_active
 from ampx.config.optimizer import settings_for
 from ampx.data.build import build_data
 from ampx.data.splits import Splits
@@ -94,6 +93,7 @@ class TrainState:
             "feed": self.feed.state_dict(),
             "ledger": self.ledger.state_dict(),
             "random": random_state(),
+            "precision": self.setup.config.dtype.model_dump(mode="json"),
         }
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
@@ -127,8 +127,8 @@ def assemble_setup(config: ExperimentConfig, device: torch.device) -> Setup:
         model = model.to(memory_format=torch.channels_last)
     if config.train.activation_checkpointing:
         claims["checkpointed"] = checkpoint_blocks(model)
-    low_dtype = torch.float16 if policy.needs_scaler else policy.compute_dtype  # of an island, maybe
-    kernels = choose_kernels(config.dtype.kernels, compute_dtype=low_dtype, device_type=device.type)
+    dtype = config.dtype
+    kernels = choose_kernels(dtype.kernels, uses_float16=dtype.uses_float16, device_type=device.type)
     return Setup(config, device, splits, task, model.to(device), policy, kernels, claims)
 
 
@@ -142,7 +142,7 @@ def assemble(
 ) -> TrainState:
     """Build everything that training moves; `on_overflow` is the ledger's."""
     setup = assemble_setup(config, device)
-    model, policy = setup.model.train(), setup.policy
+    model, policy = setup.model, setup.policy
     check_trainable(model, policy, is_scaled=scaler_is_active(config))
     feed = _build_feed(setup)
     planned_steps = _planned_steps(config, feed)

@@ -94,9 +94,9 @@ class AveragedWeights:
         return {"averages": self._averages}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        _copy(
-            [self._averages[name] for name in self._averages], [state["averages"][n] for n in self._averages]
-        )
+        """Saved without an average (a fork switched it on), it starts anew from the present weights."""
+        saved = state.get("averages") or dict(zip(self._averages, self._sources, strict=True))
+        _copy(list(self._averages.values()), [saved[name] for name in self._averages])
 
 
 @torch.no_grad()

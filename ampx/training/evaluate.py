@@ -14,13 +14,14 @@ from ampx.training.feed import to_device
 
 def evaluate(setup: Setup, ema: Ema, batches: Iterable[Any] | None = None) -> dict[str, float]:
     """The task's metrics over the validation split, or over `batches`; training mode is put back."""
-    was_training = setup.model.training
+    modes = [(module, module.training) for module in setup.model.modules()]  # a part may be frozen in eval
     setup.model.eval()
     try:
         with torch.inference_mode(), ema.swapped(setup.model), setup.policy.evaluation_region():
             metrics = setup.task.evaluate(setup.model, _batches(setup, batches))
     finally:
-        setup.model.train(was_training)
+        for module, is_training in modes:
+            module.training = is_training
     return {name: float(value) for name, value in metrics.items()}
 
 

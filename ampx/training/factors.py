@@ -20,7 +20,8 @@ def factors(settings: BuiltinScheduleSettings, planned_steps: int | None) -> Ten
         )
     shape = cast(Callable[..., Tensor], import_target(settings.implementation))
     warmup_steps = _warmup_steps(settings, planned_steps or 0)
-    last = max(planned_steps or 0, warmup_steps)
+    decays = hasattr(settings, "final_factor")
+    last = max(planned_steps or 0, warmup_steps) if decays else warmup_steps
     applied = torch.arange(last + 1, dtype=torch.float64)
     progress = ((applied - warmup_steps) / max(last - warmup_steps, 1)).clamp(min=0)
     arguments = {"final_factor": settings.final_factor} if isinstance(settings, DecaySettings) else {}
@@ -60,11 +61,11 @@ class ScheduleTable:
 
     def __init__(self, values: Tensor) -> None:
         self._values = values
-        self._numbers: list[float] = values.tolist()
+        self._numbers = values.cpu().numpy()  # a list would take ten times the memory
 
     def at(self, applied: int) -> float:
         """The value after so many applied steps."""
-        return self._numbers[min(applied, len(self._numbers) - 1)]
+        return self._numbers.item(min(applied, len(self._numbers) - 1))
 
     def at_tensor(self, applied: Tensor) -> Tensor:
         """The same as a new 0-d tensor, without a host sync; `applied` is 0-d int64."""

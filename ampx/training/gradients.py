@@ -7,8 +7,12 @@ from ampx.scaling.unscale import check_and_unscale_
 
 
 def total_norm(grads: list[Tensor]) -> Tensor:
-    """L2 norm over all gradients, 0-d, in their own dtype: it may overflow though no gradient did."""
-    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
+    """L2 norm over all gradients, 0-d float32: it may overflow though no gradient did."""
+    if all(grad.dtype is torch.float32 for grad in grads):
+        norms = torch._foreach_norm(grads)
+    else:
+        norms = torch._foreach_norm(grads, 2, dtype=torch.float32)  # a bfloat16 norm has 3 digits
+    return torch.linalg.vector_norm(torch.stack(norms))
 
 
 def wide_norm(grads: list[Tensor]) -> Tensor:

@@ -43,8 +43,10 @@ class Lane:
 
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's state without its hyperparameters, which the config holds."""
+        names = dict(enumerate(self._names_in_optimizer()))
+        state = self.optimizer.state_dict()["state"]
         return {
-            "optimizer": self.optimizer.state_dict()["state"],
+            "optimizer": {names.get(index, index): values for index, values in state.items()},
             "masters": self.masters.state_dict(),
             "schedule": self.schedule.state_dict(),
         }
@@ -52,9 +54,16 @@ class Lane:
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Go on from saved state, with the model already loaded."""
         own = self.optimizer.state_dict()
-        self.optimizer.load_state_dict({"state": saved["optimizer"], "param_groups": own["param_groups"]})
+        indices = {name: index for index, name in enumerate(self._names_in_optimizer())}
+        state = {indices.get(name, name): values for name, values in saved["optimizer"].items()}
+        self.optimizer.load_state_dict({"state": state, "param_groups": own["param_groups"]})
         self.masters.load_state_dict(saved["masters"])
         self.schedule.load_state_dict(saved["schedule"])
+
+    def _names_in_optimizer(self) -> list[str]:
+        """Parameter names in the optimizer's own order, which its groups decide: weight decay splits them."""
+        names = dict(zip(self.masters.parameters, self.parameter_names, strict=True))
+        return [names[p] for group in self.optimizer.param_groups for p in group["params"]]
 
 
 class NoGradientError(ValueError):

@@ -126,6 +126,8 @@ class Ledger:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on counting from saved totals."""
         self.tallies = {name: Tally(**fields) for name, fields in state.items()}
+        for tally in self.tallies.values():
+            tally.longest_skips = tally.consecutive_skips  # a streak of the past ends no run of the present
 
 
 def read_back(attempts: Sequence[Attempt]) -> list[Attempt]:

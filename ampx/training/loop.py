@@ -102,7 +102,7 @@ class Loop:
             self._watcher.on_first_step()
             self._has_stepped = True
         if self.progress.step % self._settings.log_every == 0:
-            self._flush()
+            self.flush()
         if self._evaluation_is_due():
             self._evaluate()
         self._owes_checkpoint |= self._checkpoint_is_due()
@@ -154,7 +154,7 @@ class Loop:
         return time.monotonic() - self._started_at
 
     def _finish(self, ending: Ending) -> Ending:
-        self._flush()
+        self.flush()
         diverged = self.ending()  # the last flush may have shown that the steps were skipped
         if ending.outcome == "completed" and diverged is not None and diverged.outcome == "diverged":
             ending = diverged
@@ -162,9 +162,12 @@ class Loop:
             self._evaluate()
         if ending.outcome != "diverged":  # the last good checkpoint stays the newest
             self.save()
+        if ending.outcome == "stopped":
+            return Ending("stopped", "saved" if self._saved_at == self.progress.step else "not saved")
         return ending
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Close the account up to here: records to their files, totals to the tallies."""
         records = self.state.ledger.flush()
         self.clock.close_window()
         self._alarms.read(records)
@@ -177,7 +180,7 @@ class Loop:
         return self.state.feed.is_at_epoch_start if every is None else self.progress.step % every == 0
 
     def _evaluate(self) -> None:
-        self._flush()
+        self.flush()
         metrics = evaluate(self.state.setup, self.state.ema, self.state.feed.pinned)
         improved = self.progress.note(metrics, self._modes())
         self._watcher.on_evaluation(self.progress.step, metrics)
@@ -185,7 +188,8 @@ class Loop:
         watched = self._watched()
         if watched is not None and watched[0] in improved and math.isfinite(metrics[watched[0]]):
             self.save()
-            self._checkpoints.mark_best(self.progress.step, watched[0], metrics[watched[0]])
+            if self._saved_at == self.progress.step:
+                self._checkpoints.mark_best(self.progress.step, watched[0], metrics[watched[0]])
 
     def _watched(self) -> tuple[str, Mode] | None:
         """The metric that decides what is best: the setting's, else the task's."""
@@ -226,14 +230,14 @@ class Loop:
 
     def _is_healthy(self) -> bool:
         """Whether the last step was applied: what is kept must not be on its way to divergence."""
-        self._flush()
+        self.flush()
         return self.state.ledger.consecutive_skips() == 0
 
     def save(self) -> None:
         """Write a checkpoint of this moment, unless it is already there; the records are flushed first."""
         if self._saved_at == self.progress.step or not self.state.feed.can_resume:
             return
-        self._flush()
+        self.flush()
         self._watcher.before_checkpoint()
         self.progress.elapsed_s = self._elapsed()
         self._checkpoints.save(
@@ -241,6 +245,7 @@ class Loop:
         )
         self._saved_at = self.progress.step
         self._owes_checkpoint = False
+        self._watcher.tell("save", step=self.progress.step)
 
     def load(self, saved: Mapping[str, Any]) -> None:
         """Go on from a checkpoint."""

@@ -54,7 +54,6 @@ def build_masters(
 ) -> Masters:
     """Masters for one optimizer's parameters. All ranks pass one `seed`, or their replicas drift apart."""
     parameters = list(parameters)
-    _check_rounding(rounding, policy)
     if rounding == "nearest" and policy.masters == "none":
         return NoMasters(parameters)
     low = [p for p in parameters if p.dtype in (torch.bfloat16, torch.float16)]
@@ -65,24 +64,6 @@ def _build_rule(low: list[nn.Parameter], rounding: Rounding, seed: int) -> Store
     if rounding == "stochastic":
         return Stochastic(low, seed)
     return Kahan(low) if rounding == "kahan" else Nearest(low)
-
-
-def _check_rounding(rounding: Rounding, policy: PrecisionPolicy) -> None:
-    if rounding == "nearest":
-        return
-    typed = f"optimizer.rounding={rounding}"
-    if policy.masters == "float32":
-        raise ValueError(
-            f"{typed} with dtype.masters=float32: masters lose no update, so none needs careful rounding; "
-            "use optimizer.rounding=nearest or dtype.masters=none"
-        )
-    if policy.param_dtype != torch.bfloat16:
-        name = str(policy.param_dtype).removeprefix("torch.")
-        way_out = "dtype=bf16_pure" if policy.param_dtype == torch.float32 else "dtype.masters=float32"
-        raise ValueError(
-            f"{typed} with dtype.param_dtype={name}: it is a way to store bfloat16 parameters; "
-            f"use optimizer.rounding=nearest or {way_out}"
-        )
 
 
 class NoMasters:
@@ -137,10 +118,19 @@ class FloatCopies:
             wide.grad = None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"copies": [wide.detach() for wide in self.copies.values()], "rule": self._rule.state_dict()}
+        return {
+            "kind": type(self._rule).__name__,
+            "copies": [wide.detach() for wide in self.copies.values()],
+            "rule": self._rule.state_dict(),
+        }
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Saved under another rule (a fork changed it), the copies start anew from the loaded model."""
+        if state.get("kind") != type(self._rule).__name__:
+            self._fill()
+            self._release()
+            return
         for wide, saved in zip(self.copies.values(), state["copies"], strict=True):
             wide.copy_(saved)
         self._rule.load_state_dict(state["rule"])

@@ -46,6 +46,11 @@ class FirstStep:
 
     def _note_gradient(self, parameter: Tensor) -> None:
         if parameter.grad is not None:
+            if parameter.grad.is_sparse:
+                raise ValueError(
+                    f"a parameter of shape {tuple(parameter.shape)} gets sparse gradients, which cannot be "
+                    "clipped and checked together with the others; use sparse=False in its embedding"
+                )
             self._gradients[_name(parameter.grad.dtype)] += 1
 
     def remove(self) -> None:
@@ -68,6 +73,8 @@ class FirstStep:
     def check(self, policy: PrecisionPolicy) -> list[str]:
         """Raise when the compute dtype that was asked for never ran; else notes on modules that differ."""
         outside = {name: dtype for name, dtype in self._computed.items() if not self._is_in_island(name)}
+        if not self._computed:
+            return ["no layer with a weight matrix was seen, so dtype.compute_dtype could not be checked"]
         different = [name for name, dtype in outside.items() if dtype != policy.compute_dtype]
         if not different:
             return []

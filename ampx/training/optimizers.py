@@ -156,6 +156,7 @@ def _param_groups(parameters: list[nn.Parameter], *, splits: bool) -> list[dict[
 
 
 def _check_eps(optimizer: Optimizer) -> None:
+    """The config's own rule sees `optimizer.eps`; this sees custom optimizers, `by_name` and defaults."""
     for group in optimizer.param_groups:
         eps = group.get("eps")
         is_half = any(p.dtype == torch.float16 for p in group["params"])

@@ -103,7 +103,7 @@ class Stepper:
                 self.scaler.scale(share).backward()
             lane.masters.collect_gradients()
             losses.append(share.detach())
-            metrics.append(measured)
+            metrics.append({name: torch.as_tensor(value).detach() for name, value in measured.items()})
         if len(losses) == 1:
             return losses[0], metrics[0]
         return torch.stack(losses).sum(), _mean_metrics(metrics, weights)

@@ -46,7 +46,6 @@ def test_only_the_pure_options_store_parameters_in_a_low_dtype() -> None:
             r"'LayerNorm:fp8' must be a pattern .* for example",
         ),
         ("bf16", {"islands": [":float32"]}, r"':float32' must be a pattern"),
-        ("bf16", {"kernels": "fast"}, r"use dtype.kernels=auto or dtype=fp16"),
         ("fp16", {"masters": "float32"}, r"use dtype.masters=none, dtype=bf16_pure or dtype=fp16_pure"),
     ],
 )

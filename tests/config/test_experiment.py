@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from ampx.config.experiment import ExperimentConfig
+from ampx.config.experiment import ExperimentConfig, scaler_is_active
 from ampx.config.load import dump_config, load_config
 from ampx.run import conf_dir
 
@@ -99,3 +99,24 @@ def test_numbers_may_be_typed_as_arithmetic(
 def test_names_and_tags_may_look_like_numbers(experiment: Callable[..., ExperimentConfig]) -> None:
     config = experiment("name=2024", "tags=[1,b]")
     assert (config.name, config.tags) == ("2024", ("1", "b"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "is_active"),
+    [
+        (["dtype=bf16"], False),
+        (["dtype=fp32"], False),
+        (["dtype=fp16"], True),
+        (["dtype=fp16_pure"], True),
+        (["dtype=bf16", "dtype.islands=['Linear:float16']"], True),
+        (["dtype=bf16", "dtype.islands=[Linear]"], False),
+        (["dtype=bf16", "scaler.enabled=true"], True),
+        (["dtype=fp16", "scaler.enabled=false", "scaler.allow_unscaled=true"], False),
+        (["dtype=fp16", "scaler=none", "scaler.allow_unscaled=true"], False),
+    ],
+)
+def test_the_scaler_is_active_where_float16_is_or_where_it_is_forced(
+    overrides: list[str], is_active: bool, experiment: Callable[..., ExperimentConfig]
+) -> None:
+    """INVARIANTS 13. Red when only the compute dtype is looked at."""
+    assert scaler_is_active(experiment(*overrides)) is is_active

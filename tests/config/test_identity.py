@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ampx.config.experiment import ExperimentConfig
-from ampx.config.identity import identity, scaler_is_active, trial_name
+from ampx.config.identity import identity, trial_name
 from ampx.config.load import dump_config, load_config
 from ampx.names import safe_name
 
@@ -83,24 +83,6 @@ def test_the_worker_finds_the_same_identity_in_the_file(experiment: Build, tmp_p
     config = experiment("scaler.enabled=true", "train.clip_norm=1", "optimizer.lr=1e-5")
     (tmp_path / "config.yaml").write_text(dump_config(config))
     assert identity(load_config(tmp_path / "config.yaml"), "cpu", 1) == identity(config, "cpu", 1)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "is_active"),
-    [
-        (["dtype=bf16"], False),
-        (["dtype=fp32"], False),
-        (["dtype=fp16"], True),
-        (["dtype=fp16_pure"], True),
-        (["dtype=bf16", "scaler.enabled=true"], True),
-        (["dtype=fp16", "scaler.enabled=false", "scaler.allow_unscaled=true"], False),
-        (["dtype=fp16", "scaler=none", "scaler.allow_unscaled=true"], False),
-    ],
-)
-def test_the_scaler_is_active_where_float16_is_or_where_it_is_forced(
-    overrides: list[str], is_active: bool, experiment: Build
-) -> None:
-    assert scaler_is_active(experiment(*overrides)) is is_active
 
 
 @pytest.mark.parametrize(

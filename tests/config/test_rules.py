@@ -6,7 +6,6 @@ import pytest
 
 from ampx.config.errors import ConfigError
 from ampx.config.experiment import ExperimentConfig
-from ampx.config.identity import scaler_is_active
 from ampx.config.rules import RULES, TRAINING_RULES, broken_rules, sweep_problem
 
 Build = Callable[..., ExperimentConfig]
@@ -18,9 +17,9 @@ BROKEN = {
         "dtype=tf32 device=cpu",
         "dtype.matmul_precision=high with device=cpu: .*use dtype=fp32, or device=cuda",
     ),
-    "fast_kernels_need_cpu": (
+    "fast_kernels_need_cpu_float16": (
         "dtype=fp16 dtype.kernels=fast device=cuda",
-        "dtype.kernels=fast with device=cuda: .*use dtype.kernels=auto",
+        "dtype.kernels=fast with device=cuda: .*use dtype.kernels=auto, or device=cpu",
     ),
     "evaluation_needs_checkpoint": (
         "job=evaluate",
@@ -69,6 +68,7 @@ POSSIBLE = [
     "model=custom model._target_=m.N data=text task=language_modeling",
     "dtype=tf32 device=cuda",
     "dtype=fp16 dtype.kernels=fast device=cpu",
+    "dtype=bf16 dtype.islands=['Linear:float16'] dtype.kernels=fast",
     "job=evaluate checkpoint=old",
     "job=evaluate checkpoint=old dtype=fp16 scaler=none",
     "dtype=fp16 scaler=none scaler.allow_unscaled=true",
@@ -108,10 +108,24 @@ def test_a_disabled_scaler_names_the_switch(experiment: Build) -> None:
         experiment("dtype=fp16", "scaler.enabled=false")
 
 
+def test_fast_kernels_are_refused_where_there_is_no_float16(experiment: Build) -> None:
+    """Promise 1: nothing is silently substituted, so `fast` never means native."""
+    for name, compute_dtype in (("bf16", "bfloat16"), ("fp32", "float32")):
+        message = f"^dtype.kernels=fast with dtype.compute_dtype={compute_dtype}: .*auto, or dtype=fp16"
+        with pytest.raises(ConfigError, match=message):
+            experiment(f"dtype={name}", "dtype.kernels=fast")
+
+
+@pytest.mark.parametrize("dtype", ["dtype=fp32", FP16_STORAGE, "dtype=bf16_pure dtype.masters=float32"])
+def test_careful_rounding_of_one_optimizer_is_refused_too(dtype: str, experiment: Build) -> None:
+    """Red when the rule reads `optimizer.rounding` alone: the override would do nothing, silently."""
+    with pytest.raises(ConfigError, match=r"^optimizer.by_name.a.rounding=kahan with dtype.param_dtype="):
+        experiment(*dtype.split(), "optimizer=sgd", "+optimizer.by_name.a.rounding=kahan")
+
+
 def test_an_island_in_float16_needs_a_scaler_too(experiment: Build) -> None:
     with pytest.raises(ConfigError, match=r"^dtype.islands=\[Linear:float16\] with scaler=none: "):
         experiment("dtype.islands=['Linear:float16']", "scaler=none")
-    assert scaler_is_active(experiment("dtype.islands=['Linear:float16']"))
 
 
 def test_a_users_own_optimizer_or_schedule_needs_the_host_gate(experiment: Build) -> None:

@@ -4,7 +4,7 @@ import pytest
 from omegaconf import OmegaConf
 from pydantic import TypeAdapter, ValidationError
 
-from ampx.config.scaler import ScalerSettings, is_scaler_active
+from ampx.config.scaler import ScalerSettings
 
 CONF = Path(__file__).resolve().parents[2] / "conf" / "scaler"
 KINDS = sorted(path.stem for path in CONF.glob("*.yaml"))
@@ -78,14 +78,3 @@ def test_numbers_may_be_typed_as_arithmetic():
 def test_impossible_settings_are_refused(kind, overrides, message):
     with pytest.raises(ValidationError, match=message):
         load(kind, **overrides)
-
-
-def test_auto_scales_exactly_where_float16_is_in_use():
-    """INVARIANTS 13. Red when only the first dtype is looked at: float16 parameters need scaling too."""
-    auto, forced, forbidden = (load("dynamic", enabled=typed) for typed in ("auto", True, False))
-    assert is_scaler_active(auto, "float16", "float32")
-    assert is_scaler_active(auto, "bfloat16", "float16")
-    assert not is_scaler_active(auto, "bfloat16", "float32")
-    assert is_scaler_active(forced, "bfloat16", "float32")
-    assert not is_scaler_active(forbidden, "float16", "float16")
-    assert not is_scaler_active(load("none"), "float16", "float16")

@@ -86,6 +86,44 @@ def test_a_fork_starts_from_the_state_and_leaves_the_original_alone(tmp_path: Pa
     assert str(original.path) in fork.read_config_text()
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (["optimizer.weight_decay=0"], ["optimizer.weight_decay=0.1"]),
+        ([], ["train.ema_decay=0.9"]),
+        (["train.ema_decay=0.9"], ["train.ema_decay=null"]),
+        (["dtype=bf16_pure"], ["dtype.masters=float32"]),
+        (["dtype=bf16_pure", "dtype.masters=float32"], ["dtype.masters=none", "optimizer.rounding=kahan"]),
+        (["dtype=bf16_pure", "optimizer.rounding=kahan"], ["optimizer.rounding=stochastic"]),
+        (["dtype=fp16"], ["scaler.enabled=false", "scaler.allow_unscaled=true"]),
+        (["dtype=bf16"], ["scaler.enabled=true"]),
+    ],
+    ids=lambda overrides: " ".join(overrides) or "plain",
+)
+def test_a_fork_may_switch_parts_of_the_state_on_and_off(
+    before: list[str], after: list[str], tmp_path: Path
+) -> None:
+    """Save optimizer state by index and the first of these moves moments to wrong parameters."""
+    out, forks = tmp_path / "out", tmp_path / "forks"
+    assert main([f"out={out}", *QUICK, *before]) == 0
+    assert main([f"resume={only(out).path}", *after, "train.max_epochs=2", f"out={forks}"]) == 0
+    assert result(only(forks))["steps"]["attempted"] == 6
+
+
+def test_what_ended_otherwise_is_listed_and_not_run_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = [f"out={tmp_path}", "name=mine", "data=synthetic_images", "model=torchvision",
+              "model.name=inception_v3", "data.image_size=8", "train.max_steps=1"]  # fmt: skip
+    assert main(wanted) == 1
+    capsys.readouterr()
+    assert main(wanted) == 1
+    assert "failed earlier" in capsys.readouterr().out
+    assert only(tmp_path).status().attempts == 1
+    assert main([f"resume={only(tmp_path).path}"]) == 1
+    assert only(tmp_path).status().attempts == 2
+
+
 def test_a_failed_trial_makes_exit_code_1(tmp_path: Path) -> None:
     code = main([f"out={tmp_path}", "data=synthetic_images", "model=torchvision", "model.name=inception_v3",
                  "data.image_size=8", "train.max_steps=1"])  # fmt: skip
@@ -138,4 +176,4 @@ def test_cuda_where_there_is_none_is_refused_before_anything_is_written(
         pytest.skip("this machine has CUDA")
     assert main([f"out={tmp_path}", "device=cuda", *QUICK]) == 2
     assert "use device=auto" in capsys.readouterr().err
-    assert not list(tmp_path.glob("*/*/config.yaml"))
+    assert not list(tmp_path.iterdir())

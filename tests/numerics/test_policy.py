@@ -54,21 +54,17 @@ def phase(scale: float = 1.0) -> Phase:
 
 def test_the_options_differ_in_what_they_derive() -> None:
     derived = {
-        name: (policy(name).is_mixed, policy(name).is_pure, policy(name).needs_scaler)
+        name: (policy(name).is_mixed, policy(name).is_pure)
         for name in ("fp32", "tf32", "bf16", "fp16", "bf16_pure", "fp16_pure")
     }
     assert derived == {
-        "fp32": (False, False, False),
-        "tf32": (False, False, False),
-        "bf16": (True, False, False),
-        "fp16": (True, False, True),
-        "bf16_pure": (False, True, False),
-        "fp16_pure": (False, True, True),
+        "fp32": (False, False),
+        "tf32": (False, False),
+        "bf16": (True, False),
+        "fp16": (True, False),
+        "bf16_pure": (False, True),
+        "fp16_pure": (False, True),
     }
-
-
-def test_a_float16_island_needs_a_scaler_too() -> None:
-    assert policy("bf16", islands=["head:float16"]).needs_scaler
 
 
 @pytest.mark.parametrize(

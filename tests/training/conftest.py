@@ -9,10 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from ampx.config.dtype import DtypeSettings
+from ampx.config.experiment import ExperimentConfig
 from ampx.numerics.policy import PrecisionPolicy
 from ampx.scaling import LossScaler
 from ampx.tasks.task import Phase
 from ampx.track.record import StepRecord
+from ampx.training.assemble import TrainState, assemble
 from ampx.training.ema import build_ema
 from ampx.training.gate import DeviceGate, HostGate
 from ampx.training.guard import BufferGuard
@@ -114,5 +116,33 @@ def build_rig() -> Callable[..., Rig]:
             ledger=Ledger([], lambda *seen: overflows.append(seen)), clip_norm=clip_norm,
         )  # fmt: skip
         return Rig(stepper, model, scaler, lanes, overflows=overflows)
+
+    return build
+
+
+@dataclass
+class AssembledRun:
+    """A run as a user's config assembles it, with its attempts in reach."""
+
+    state: TrainState
+    step: int = 0
+
+    def attempt(self, count: int) -> list[StepRecord]:
+        """So many more attempts, flushed: their records."""
+        with self.state.setup.kernels.installed():
+            for _ in range(count):
+                self.state.stepper.attempt(self.step, self.state.feed.take())
+                self.step += 1
+        return self.state.ledger.flush()
+
+
+@pytest.fixture
+def assemble_run(experiment: Callable[..., ExperimentConfig]) -> Callable[..., AssembledRun]:
+    """`assemble_run("dtype=fp16", …)` is what `ampx run dtype=fp16 …` trains with, before its first step."""
+
+    def build(*overrides: str) -> AssembledRun:
+        config = experiment(*overrides)
+        state = assemble(config, torch.device("cpu"), observers=[], on_overflow=lambda *_seen: None)
+        return AssembledRun(state)
 
     return build

@@ -231,23 +231,6 @@ def test_float32_masters_train_pure_float16_where_it_stands_still_without() -> N
     assert fit("none") == (first, first)
 
 
-@pytest.mark.parametrize("rounding", ["stochastic", "kahan"])
-@pytest.mark.parametrize(
-    ("name", "changes", "message"),
-    [
-        ("fp32", {}, r"dtype.param_dtype=float32: .* use optimizer.rounding=nearest or dtype=bf16_pure"),
-        ("bf16", {}, r"dtype.param_dtype=float32: .* use optimizer.rounding=nearest or dtype=bf16_pure"),
-        ("fp16_pure", {"masters": "none"}, r"use optimizer.rounding=nearest or dtype.masters=float32"),
-        ("bf16_pure", {"masters": "float32"}, r"use optimizer.rounding=nearest or dtype.masters=none"),
-    ],
-)
-def test_rounding_without_effect_is_refused(
-    rounding: Any, name: str, changes: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ValueError, match=rf"optimizer.rounding={rounding} with .*{message}"):
-        build_masters([], policy(name, **changes), rounding=rounding, seed=0)
-
-
 @pytest.mark.parametrize("kind", ["float32", "stochastic", "kahan"])
 def test_an_optimizer_without_low_precision_parameters_needs_no_copy(kind: str) -> None:
     weight = nn.Parameter(torch.ones(2))

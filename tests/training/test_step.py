@@ -144,6 +144,49 @@ def test_the_record_holds_the_scale_and_the_count_that_the_attempt_used(build_ri
     assert [(record.scale, record.growth_tracker) for record in records] == [(16, 0), (16, 1), (32, 0)]
 
 
+class Averaging(nn.Module):
+    """Keeps a running mean the way people write it: by a new tensor in the buffer's place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+        self.register_buffer("average", torch.zeros(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.average = 0.9 * self.average + 0.1 * x.detach().mean(0)
+        return self.layer(x)
+
+
+@GATES
+def test_a_buffer_that_a_forward_replaces_survives_too(gate: str, build_rig: Build) -> None:
+    """Look at version counters alone and the replaced tensor is missed."""
+    model = Averaging()
+    rig = build_rig(model, gate=gate)
+    rig.attempt(0, batch(1.0, 2.0))
+    before = model.average.clone()
+    rig.attempt(1, batch(float("inf")))
+    assert torch.equal(model.average, before)
+    rig.attempt(2, batch(3.0))
+    rig.attempt(3, batch(float("inf")))
+    assert torch.equal(model.average, 0.9 * before + 0.1 * torch.tensor([3.0, 1.0]))
+
+
+@GATES
+def test_a_metric_may_be_a_plain_number(gate: str, build_rig: Build) -> None:
+    rig = build_rig(linear(), gate=gate)
+    loss = rig.stepper.task.phases
+
+    def phases(model: nn.Module, data: Any) -> Any:
+        for phase in loss(model, data):
+            yield type(phase)(
+                phase.optimizer, phase.forward, lambda out, p=phase: (p.loss(out)[0], {"count": 3})
+            )
+
+    rig.stepper.task.phases = phases
+    (record,) = rig.attempt(0, batch(1.0))
+    assert record.metrics == {"count": 3.0}
+
+
 def test_host_and_device_gates_give_the_same_bits(build_rig: Build) -> None:
     """Through overflow, growth, clipping and EMA: a trace of 60 steps with a non-finite one in five."""
     traces = []
