@@ -11,7 +11,7 @@ import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ampx.config.fields import Settings
+from ampx.config.fields import Settings, is_class_path
 from ampx.config.suggest import did_you_mean, nearest
 
 
@@ -33,7 +33,7 @@ def import_target(target: str, *, setting: str = "") -> Callable[..., Any]:
     """The class or function at a dotted path."""
     typed = f"{_join(setting, '_target_')}={target}"
     parts = target.split(".")
-    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
+    if not is_class_path(target):
         raise ValueError(f"{typed}: must be a dotted path to a class or function, such as my_pkg.Net")
     found, depth = _import_longest_module(parts, typed)
     for position in range(depth, len(parts)):

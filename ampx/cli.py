@@ -1,7 +1,8 @@
 """The `ampx` command: `ampx run` is the Hydra application, and never waits for what the others import."""
 
-import io
 import sys
+
+from ampx.terminal import make_output_safe
 
 
 def main() -> None:
@@ -13,9 +14,7 @@ def main() -> None:
         sys.exit(run(sys.argv[1 if is_completion else 2 :]))
     from ampx.commands import app
 
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without ▁▂▃ shows question marks
+    make_output_safe()
     try:
         app(prog_name="ampx")
     except ValueError as error:

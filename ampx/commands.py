@@ -59,7 +59,7 @@ def export(
     ],
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write, such as model.safetensors.")],
 ) -> None:
-    """Write the trained weights (the averaged ones, if any) to one safetensors file."""
+    """Write a trial's best weights, else its newest (averaged if it kept an EMA), to a safetensors file."""
     from ampx.training.checkpoint import find_checkpoint, load_checkpoint
     from ampx.training.weights import export_weights
 

@@ -1,6 +1,6 @@
 """The Hydra application: `python -m ampx.run`, and `ampx run`.
 
-Only the standard library at module level: worker processes import the main module once more.
+Light imports only at module level: worker processes import the main module once more.
 """
 
 import os
@@ -8,12 +8,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ampx.terminal import make_output_safe
+
 _PACKAGE = Path(__file__).resolve().parent
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Does what the arguments ask for and returns the exit code: 2 for a wrong request, 130 after Ctrl-C."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    make_output_safe()
     try:
         code = _run(arguments)
         sys.stdout.flush()

@@ -6,6 +6,7 @@ was saved and wants to be queued again.
 
 import argparse
 import logging
+import shlex
 import signal
 import sys
 import time
@@ -18,13 +19,16 @@ from types import FrameType
 from typing import Any
 
 from ampx.config.experiment import ExperimentConfig
-from ampx.config.load import load_config, reveal
+from ampx.config.load import dump_config, load_config, reveal
+from ampx.config.secrets import redactor
 from ampx.lock import Lock, TrialLostError
 from ampx.status import State
+from ampx.terminal import make_output_safe
 from ampx.track.local import LocalTracker
 from ampx.trial import Trial
 
 COMPLETED, FAILED, REQUEUE = 0, 1, 75
+ONE_PRESS_S = 1.0  # a shell and a wrapper such as `timeout` may both pass on one Ctrl-C
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -32,6 +36,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m ampx.worker", description="Run one trial directory.")
     parser.add_argument("trial", type=Path, help="a directory that `ampx run` wrote")
     arguments = parser.parse_args(argv)
+    make_output_safe()
     try:
         return run_trial(Trial.open(arguments.trial)).exit_code
     except ValueError as error:
@@ -45,6 +50,7 @@ class StopSignals:
     def __init__(self) -> None:
         self.is_requested = False
         self.is_interrupted = False
+        self._interrupted_at = 0.0
 
     @contextmanager
     def installed(self) -> Generator[None]:
@@ -60,10 +66,16 @@ class StopSignals:
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGINT:
             if self.is_interrupted:
-                raise KeyboardInterrupt
+                self._interrupt_again()
+                return
             self.is_interrupted = True
+            self._interrupted_at = time.monotonic()
             print("\nstopping after this step; press Ctrl-C again to stop without saving", file=sys.stderr)
         self.is_requested = True
+
+    def _interrupt_again(self) -> None:
+        if time.monotonic() - self._interrupted_at > ONE_PRESS_S:
+            raise KeyboardInterrupt
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +128,7 @@ class _Attempt:
         self._lock = lock
         self._console = ConsoleTracker()
         self._result: Mapping[str, Any] = {}
+        self._redact = redactor(dump_config(config))
         self._signals = StopSignals()
         self._started = time.perf_counter()
 
@@ -141,8 +154,12 @@ class _Attempt:
     def _build_trackers(self) -> list[Any]:
         from ampx.track.observers import build_observers
 
-        observers = build_observers(reveal(self._config).tracker.observers, self._trial.event)
+        observers = build_observers(reveal(self._config).tracker.observers, self._observer_failed)
         return [LocalTracker(self._trial), *observers, self._console]
+
+    def _observer_failed(self, kind: str, *, observer: str, method: str, error: str) -> None:
+        self._trial.event(kind, observer=observer, method=method, error=self._redact(error))
+        self._console.note(f"{kind}: {observer}.{method} raised and is not called again; see events.jsonl")
 
     def _run_job(self, trackers: list[Any]) -> Any:
         from ampx.build import import_target
@@ -181,10 +198,10 @@ class _Attempt:
         return Ended("preempted", f"stopped by a signal, {is_saved}")
 
     def _failed(self, error: Exception) -> Ended:
-        text = "".join(traceback.format_exception(error))
+        text = self._redact("".join(traceback.format_exception(error)))
         state: State = "oom" if is_out_of_memory(error) else "failed"
         logging.getLogger(__name__).error("the trial ended as %s\n%s", state, text)
-        message = str(error) or type(error).__name__
+        message = self._redact(str(error)) or type(error).__name__
         if not isinstance(
             error, ValueError
         ):  # a ValueError explains itself; anything else is a bug, ours or the user's
@@ -192,7 +209,20 @@ class _Attempt:
         return Ended(state, f"{type(error).__name__}: {message}", text)
 
     def _reported(self, ended: Ended, trackers: list[Any]) -> Ended:
-        result = {
+        try:
+            for tracker in trackers or [LocalTracker(self._trial), self._console]:
+                tracker.on_end(self._summary(ended))
+        except (ValueError, OSError) as error:  # a full disk, most likely: the state must still be told
+            print(error, file=sys.stderr)
+            ended = Ended("failed", str(error))
+        self._console.note(f"trial {self._trial.path}")
+        if ended.state in ("preempted", "cancelled", "timeout"):
+            resume = shlex.quote(f"resume={self._trial.path}")
+            self._console.note(f"to go on: python -m ampx.run {resume}")
+        return ended
+
+    def _summary(self, ended: Ended) -> dict[str, Any]:
+        return {
             "status": ended.state,
             "reason": ended.reason,
             "settings": typed_settings(self._config, self._trial.read_overrides()),
@@ -203,14 +233,6 @@ class _Attempt:
             "precision": (self._trial.read_json("manifest.json") or {}).get("effective"),
             "wall_s": time.perf_counter() - self._started,
         }
-        try:
-            for tracker in trackers or [LocalTracker(self._trial), self._console]:
-                tracker.on_end(result)
-        except ValueError as error:  # a full disk, most likely: the state must still be told
-            print(error, file=sys.stderr)
-            ended = Ended("failed", str(error))
-        self._console.note(f"trial {self._trial.path}")
-        return ended
 
 
 def typed_settings(config: ExperimentConfig, overrides: list[str]) -> dict[str, Any]:

@@ -134,7 +134,7 @@ class Impatient:
     def on_records(self, records: Sequence[StepRecord]) -> None:
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.05)
+            time.sleep(1.1)  # within a second it counts as one press
 
 
 def test_a_worker_that_lost_its_lock_writes_nothing_more(make_trial: Make) -> None:
@@ -159,6 +159,89 @@ class Usurper:
             lock.write_text("{}")
             lost = [held for held in gc.get_objects() if isinstance(held, Lock) and held._path == lock]
             lost[0].is_lost = True  # what its heartbeat finds out within ten seconds
+
+
+class Leaky:
+    """An observer whose error quotes its secret, as the clients of some services do."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+    def on_records(self, records: Sequence[StepRecord]) -> None:
+        raise ValueError(f"bad key {self.key}")
+
+
+class LeakyNet(nn.Module):
+    def __init__(self, key: str) -> None:
+        super().__init__()
+        raise RuntimeError(f"bad key {key}")
+
+
+@pytest.mark.parametrize("where", ["observer", "model"])
+def test_a_secret_in_an_error_reaches_no_file_and_no_output(
+    where: str, make_trial: Make, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Write error texts as they come and the key stands in status.json and the log."""
+    monkeypatch.setenv("MY_API_KEY", "s3cr3t-value")
+    key = r"key:\${oc.env:MY_API_KEY}"
+    if where == "observer":
+        trial = make_trial(
+            *QUICK, "train.max_steps=2", f"tracker.observers=[{{_target_:{__name__}.Leaky,{key}}}]"
+        )
+    else:
+        typed = r"+model.key='${oc.env:MY_API_KEY}'"
+        trial = make_trial("model=custom", f"model._target_={__name__}.LeakyNet", typed)
+    run_trial(trial)
+    for path in trial.path.rglob("*"):
+        assert not path.is_file() or b"s3cr3t-value" not in path.read_bytes(), path
+    captured = capfd.readouterr()
+    assert "s3cr3t-value" not in captured.out + captured.err
+    assert any(b"bad key ${oc.env:MY_API_KEY}" in p.read_bytes() for p in trial.path.glob("*.json*"))
+
+
+def test_a_trial_whose_checkpoints_are_all_damaged_begins_again_and_says_so(
+    make_trial: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Leave the damaged files where they are and the next save deletes itself as the oldest."""
+    trial = make_trial(*QUICK, "train.max_steps=8", f"tracker.observers=[{__name__}.StopsAtFive]")
+    assert run_trial(trial).state == "preempted"
+    for path in trial.checkpoints.glob("*.pt"):
+        path.write_bytes(b"garbage")
+    StopsAtFive.is_armed = False
+    assert run_trial(trial).state == "completed"
+    assert "begins again from step 0" in capsys.readouterr().out
+    assert len(trial.read_jsonl("steps.jsonl")) == 8
+    assert Checkpoints(trial.checkpoints).steps()[-1] == 8
+
+
+class StopsAtFive:
+    is_armed = True
+
+    def on_records(self, records: Sequence[StepRecord]) -> None:
+        if StopsAtFive.is_armed and records[-1].step == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_data_without_a_finite_loss_never_count_as_completed(make_trial: Make) -> None:
+    trial = make_trial("model=custom", f"model._target_={__name__}.Nan", "train.max_steps=3")
+    assert run_trial(trial).state == "diverged"
+
+
+class Detached(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x.flatten(1)).detach()
+
+
+def test_a_loss_that_reaches_no_parameter_names_them(make_trial: Make) -> None:
+    """BUGS 8: let autograd speak first and nobody learns which parameters."""
+    trial = make_trial("model=custom", f"model._target_={__name__}.Detached")
+    ended = run_trial(trial)
+    assert ended.state == "failed"
+    assert "no parameter received a gradient (layer.weight, layer.bias)" in str(ended.reason)
 
 
 def test_code_that_calls_exit_is_a_failure(make_trial: Make) -> None:

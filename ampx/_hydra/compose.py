@@ -26,6 +26,7 @@ from ampx._hydra.resume import names_trial, resume_requests
 from ampx.config.errors import ConfigError
 from ampx.config.load import Request, resolve, validate
 from ampx.config.rules import sweep_problem
+from ampx.config.secrets import secrets_unread
 from ampx.targets import check_targets
 
 _HONOURED = ("hydra.searchpath", "hydra.sweeper", "hydra.help", "hydra.mode", "hydra/sweeper", "hydra/help")
@@ -93,7 +94,7 @@ def _compose_with_flags(arguments: list[str], conf_dir: Path) -> list[Request]:
     """A sweep, or one of Hydra's flags that show something."""
     collector = Collector()
     application = hydra.main(version_base="1.3", config_path=str(conf_dir), config_name="config")
-    with _command_line(arguments):
+    with _command_line(arguments), secrets_unread():  # `--cfg job --resolve` prints what it resolves
         application(collector)()
     return collector.requests
 

@@ -28,7 +28,10 @@ def diagnose(
     parsed, problems = _parse(overrides, loader, groups)
     if is_sweep:  # what its values refer to shows in each trial
         parsed = [override for override in parsed if not override.is_sweep_override()]
-    composed = Composed(groups, _compose_options(parsed, loader, groups))
+    values = _compose_options(parsed, loader, groups)
+    if values is None:
+        return ConfigError(*problems, _condense(error))
+    composed = Composed(groups, values)
     return ConfigError(*(problems + mistakes_in(parsed, composed) or [_condense(error)]))
 
 
@@ -66,14 +69,14 @@ def _parse(
 
 def _compose_options(
     overrides: Iterable[HydraOverride], loader: ConfigLoader, groups: dict[str, list[str]]
-) -> dict[str, Any]:
-    """The values that the options typed give, the mistaken ones left out."""
+) -> dict[str, Any] | None:
+    """The values that the options typed give, the mistaken ones left out; None where a file is at fault."""
     options = [o for o in overrides if o.is_hydra_override() or o.value() in groups.get(o.key_or_group, ())]
     changes = [str(o.input_line) for o in options if o.type is OverrideType.CHANGE]
     try:
         composed = loader.load_configuration("config", changes, RunMode.RUN)
-    except (HydraException, YAMLError):  # the fault lies in a file, and `error` names it
-        return {}
+    except (HydraException, YAMLError):  # `error` names the file
+        return None
     values = OmegaConf.to_container(composed)
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items() if key != "hydra"}

@@ -29,7 +29,7 @@ def _directory_name(name: str) -> str:
     return name
 
 
-DirectoryName = Annotated[Text, Field(min_length=1), AfterValidator(_directory_name)]
+DirectoryName = Annotated[Text, Field(min_length=1, max_length=100), AfterValidator(_directory_name)]
 Seed = Annotated[NonNegativeInt, Field(le=2**32 - 1)]  # NumPy takes no more
 
 

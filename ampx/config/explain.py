@@ -73,8 +73,6 @@ def _rule(detail: ErrorDetails, path: Path, root: type[BaseModel], values: Mappi
     if kind == "missing":
         is_entry = isinstance(detail["loc"][-1], int)
         return "needs more entries" if is_entry else "has no value; give it one"
-    if detail["loc"][-1] == "_target_":
-        return "must be the dotted path of a class or function, such as my_pkg.Net"
     rule = _RULES.get(kind)
     return rule(detail) if rule else detail["msg"]
 

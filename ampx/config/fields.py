@@ -28,18 +28,38 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
-class TargetSettings(Settings):
+def is_class_path(text: str) -> bool:
+    """Whether `text` is a dotted path, such as my_pkg.Net, of at least two names."""
+    names = text.split(".")
+    return len(names) > 1 and all(name.isidentifier() for name in names)
+
+
+def _class_path(text: str) -> str:
+    if not is_class_path(text):
+        raise ValueError("must be the dotted path of a class or function, such as my_pkg.Net")
+    return text
+
+
+ClassPath = Annotated[str, AfterValidator(_class_path)]
+
+
+class CalledSettings(Settings):
     """A user's own class or function: a dotted path under `_target_`, its arguments beside it."""
 
     model_config = ConfigDict(frozen=True, extra="allow", populate_by_name=True)
 
-    kind: Literal["custom"]
-    target: str = Field(alias="_target_", pattern=r"^[^\W\d]\w*(\.[^\W\d]\w*)+$")
+    target: ClassPath = Field(alias="_target_")
 
     @property
     def arguments(self) -> dict[str, Any]:
         """Everything that was typed beside `_target_`."""
         return dict(self.model_extra or {})
+
+
+class TargetSettings(CalledSettings):
+    """The option `custom` of a group: a user's own class or function instead of a built-in."""
+
+    kind: Literal["custom"]
 
 
 _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
@@ -105,8 +125,8 @@ Int = Annotated[int, BeforeValidator(_parse_int)]
 Float = Annotated[float, BeforeValidator(_parse_float)]
 PositiveInt = Annotated[int, BeforeValidator(_parse_int), Field(ge=1)]
 NonNegativeInt = Annotated[int, BeforeValidator(_parse_int), Field(ge=0)]
-PositiveFloat = Annotated[float, BeforeValidator(_parse_float), Field(gt=0)]
-NonNegativeFloat = Annotated[float, BeforeValidator(_parse_float), Field(ge=0)]
+PositiveFloat = Annotated[float, BeforeValidator(_parse_float), Field(gt=0, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, BeforeValidator(_parse_float), Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, BeforeValidator(_parse_float), Field(ge=0, le=1)]
 
 Text = Annotated[str, Field(coerce_numbers_to_str=True)]

@@ -47,7 +47,8 @@ def resolve(composed: DictConfig) -> dict[str, Any]:
 
 
 def validate(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> ExperimentConfig:
-    """The config of these values; `overrides` are what the user typed, for the error's words."""
+    """The config of these values; `overrides` are what the user typed, for the words of errors."""
+    values = _with_typed_limit(values, overrides)
     try:
         config = ExperimentConfig.model_validate(values)
     except ValidationError as error:
@@ -56,6 +57,20 @@ def validate(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> Experi
     if problems:
         raise ConfigError(*problems)
     return config
+
+
+def _with_typed_limit(values: Mapping[str, Any], overrides: Sequence[str]) -> Mapping[str, Any]:
+    """Whoever types how many steps (or epochs) to train does not mean the default number of the other."""
+    typed = {text.lstrip("+").partition("=")[0]: text.partition("=")[2] for text in overrides}
+    limits = {"train.max_steps": "max_epochs", "train.max_epochs": "max_steps"}
+    given = [key for key in limits if typed.get(key, "null") != "null"]
+    train = values.get("train")
+    if len(given) != 1 or not isinstance(train, Mapping):
+        return values
+    other = limits[given[0]]
+    if f"train.{other}" in typed:
+        return values
+    return {**values, "train": {**train, other: None}}
 
 
 def load_config(path: Path) -> ExperimentConfig:

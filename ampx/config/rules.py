@@ -85,8 +85,8 @@ def training_reads_no_checkpoint(config: ExperimentConfig) -> str | None:
 
 
 def float16_needs_scaler(config: ExperimentConfig) -> str | None:
-    dtype, is_allowed = config.dtype, config.scaler.allow_unscaled
-    if not dtype.uses_float16 or scaler_is_active(config) or is_allowed:
+    dtype = config.dtype
+    if not dtype.uses_float16 or scaler_is_active(config) or config.scaler.allow_unscaled:
         return None
     is_island = dtype.compute_dtype != "float16"  # parameters are float16 only where computation is
     low = f"dtype.islands=[{','.join(dtype.islands)}]" if is_island else "dtype.compute_dtype=float16"

@@ -38,7 +38,7 @@ class _LossScaling(Settings):
     enabled: Switch
     init_scale: LossScale
     min_scale: NonNegativeFloat
-    max_scale: PositiveFloat
+    max_scale: Annotated[Float, Field(gt=0)]  # inf is no ceiling
     abort_after_skips: PositiveInt
     allow_unscaled: bool
 

@@ -3,14 +3,16 @@
 A secret stays in the config as the text `${oc.env:NAME}`, so that no file, log or tracker ever holds it.
 """
 
+import os
 import re
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.resolvers.oc import env as read_environment
 
+_REFERENCE = re.compile(r"\$\{oc\.env:([^},]+)")
 _SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
 
 
@@ -36,3 +38,16 @@ def _read_unless_secret(variable: str, *default: Any) -> str | None:
 
 def _format_default(default: Any) -> str:
     return "null" if default is None else str(default)
+
+
+def redactor(config_text: str) -> Callable[[str], str]:
+    """Takes the secrets that a config refers to out of any text, such as an error that quotes one."""
+    names = filter(is_secret, _REFERENCE.findall(config_text))
+    secrets = {value: f"${{oc.env:{name}}}" for name in names if (value := os.environ.get(name))}
+
+    def redact(text: str) -> str:
+        for value, reference in secrets.items():
+            text = text.replace(value, reference)
+        return text
+
+    return redact

@@ -4,16 +4,14 @@ Each batch is made under its own seed, so what random transforms do depends on (
 not on how many workers there are or how far ahead they run.
 """
 
-import random
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, final
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from ampx.data.order import BatchOrder
+from ampx.data.seeding import seeded
 
 
 class SampleSet(Protocol):
@@ -63,20 +61,5 @@ class _SeededBatches(Dataset[Any]):
 
     def __getitem__(self, position: int) -> Any:
         seed, indices = self._batches[position]
-        with _seeded(seed):
+        with seeded(seed):
             return default_collate([self._dataset[index] for index in indices])
-
-
-@contextmanager
-def _seeded(seed: int) -> Generator[None]:
-    """Seeds the generators that a transform may draw from, and puts them back as they were."""
-    torch_state, python_state, numpy_state = torch.get_rng_state(), random.getstate(), np.random.get_state()
-    torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the accelerators too
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    try:
-        yield
-    finally:
-        torch.set_rng_state(torch_state)
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)

@@ -1,6 +1,5 @@
 """Which samples make which batch: a function of (seed, epoch, batch index) and of nothing else."""
 
-import hashlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ampx.config.data import BatchSettings
+from ampx.data.seeding import mixed_seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +31,10 @@ class BatchOrder:
         for batch in range(start, len(self)):
             begin = batch * self.batch_size
             end = min(begin + self.batch_size, self.num_samples)
-            yield _mixed_seed(self.seed, epoch, batch), chunk(begin, end)
+            yield mixed_seed(self.seed, epoch, batch), chunk(begin, end)
 
     def _shuffled(self, epoch: int) -> Callable[[int, int], Tensor]:
-        generator = torch.Generator().manual_seed(_mixed_seed(self.seed, epoch))
+        generator = torch.Generator().manual_seed(mixed_seed(self.seed, epoch))
         permutation = torch.randperm(self.num_samples, generator=generator)
         return lambda begin, end: permutation[begin:end]
 
@@ -62,9 +62,3 @@ def validation_order(settings: BatchSettings, num_samples: int) -> BatchOrder:
     if num_samples == 0:
         raise ValueError("data: the validation set is empty; point the data settings at samples")
     return BatchOrder(num_samples=num_samples, batch_size=settings.batch_size)
-
-
-def _mixed_seed(*numbers: int) -> int:
-    # Unlike a sum, the hash tells (0, 1) from (1, 0); torch takes seeds below 2**63.
-    digest = hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1

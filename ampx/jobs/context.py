@@ -32,7 +32,9 @@ class JobContext:
         """Write an event into the trial, and say it to the user where it carries advice."""
         self.trial.event(kind, **details)
         if advice := details.get("advice"):
-            shown = ", ".join(f"{name}={value}" for name, value in details.items() if name != "advice")
+            shown = ", ".join(
+                f"{name}={_short(value)}" for name, value in details.items() if name != "advice"
+            )
             self.note(f"{kind} ({shown}): {advice}")
 
 
@@ -42,3 +44,7 @@ class Outcome:
 
     state: State | None
     reason: str | None = None
+
+
+def _short(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -32,7 +32,7 @@ def evaluate(context: JobContext) -> Outcome:
     effective = {"kernels": setup.kernels.name, **setup.claims}
     write_manifest(context, {**asked, "effective": effective, "notes": notes})
     for tracker in context.trackers:
-        tracker.on_evaluation(0, metrics)
+        tracker.on_evaluation(checkpoint["progress"]["step"], metrics)
     context.report(
         {
             "metrics": {name: {"final": value, "best": value} for name, value in metrics.items()},

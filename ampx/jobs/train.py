@@ -105,16 +105,20 @@ class _Watcher:
 def _restore(context: JobContext, loop: Loop, checkpoints: Checkpoints) -> None:
     """Go on from the newest checkpoint that can be read, and drop the records that lie past it."""
 
-    def tell_unreadable(path: Any, error: str) -> None:
+    def tell_unreadable(path: Path, error: str) -> None:
         context.tell("checkpoint_unreadable", path=str(path), error=error)
+        context.note(f"{error}; the one before is tried")
+        if path.is_relative_to(context.trial.path):
+            checkpoints.set_aside(path)
 
     saved = checkpoints.load_newest(tell_unreadable)
+    is_own = saved is not None
     if saved is None and (origin := context.config.resume) is not None:
         saved = Checkpoints(Path(origin) / "checkpoints").load_newest(tell_unreadable)
         if saved is None:
-            raise ValueError(f"resume={origin}: holds no checkpoint to start from; resume it in place first")
+            raise ValueError(f"resume={origin}: holds no checkpoint that can be read; nothing to start from")
     if saved is not None:
-        loop.load(saved)
+        loop.load(saved, is_own=is_own)
     elif context.trial.read_jsonl("steps.jsonl"):
         _check_restartable(context, loop)
     step = loop.progress.step
@@ -128,6 +132,7 @@ def _restore(context: JobContext, loop: Loop, checkpoints: Checkpoints) -> None:
         context.note(f"goes on from step {step}, {how}")
     elif dropped:
         context.tell("restarted", dropped_records=dropped)
+        context.note("no checkpoint can be read: begins again from step 0")
 
 
 def _check_restartable(context: JobContext, loop: Loop) -> None:

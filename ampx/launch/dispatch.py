@@ -1,10 +1,12 @@
 """From validated requests to trials that have run: directories, names, what is skipped, exit codes."""
 
+import contextlib
 import datetime
 import secrets
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 from ampx import records
@@ -13,11 +15,11 @@ from ampx.config.load import Request, dump_config
 from ampx.device import find_device
 from ampx.fingerprint import fingerprints
 from ampx.launch.sweep import record_sweep
-from ampx.lock import Lock
+from ampx.lock import Lock, TrialInUse
 from ampx.trial import Trial
-from ampx.worker import run_trial
+from ampx.worker import REQUEUE, run_trial
 
-INTERRUPTED = 130
+INTERRUPTED, STOPPED = 130, 143  # as a shell counts them
 
 
 def launch(requests: Sequence[Request]) -> int:
@@ -25,6 +27,8 @@ def launch(requests: Sequence[Request]) -> int:
     first = requests[0]
     if first.resume is not None and not first.is_fork:
         return _run([_continued(first)], is_resumed=True)
+    for request in requests:
+        _check_checkpoint(request)
     devices = [find_device(request.config.device).type for request in requests]  # before anything is written
     root = _root(first)
     with records.writing(root):
@@ -36,6 +40,15 @@ def launch(requests: Sequence[Request]) -> int:
         return _run(trials)
     finally:
         lock.release()
+
+
+def _check_checkpoint(request: Request) -> None:
+    """What `job=evaluate` measures must be there before a trial is made for it."""
+    path = request.config.checkpoint
+    if path is not None and not (Path(path).is_file() or list(Path(path).glob("checkpoints/*.pt"))):
+        raise ValueError(
+            f"checkpoint={path}: holds no checkpoint; name a trial that has trained, or a .pt file"
+        )
 
 
 def _root(request: Request) -> Path:
@@ -66,10 +79,20 @@ def _continued(request: Request) -> Trial:
 
 def _run(trials: Sequence[Trial], *, is_resumed: bool = False) -> int:
     codes: list[int] = []
-    for trial in dict.fromkeys(trials):  # identical requests are one trial
-        codes.append(_run_one(trial, is_alone=len(trials) == 1, is_resumed=is_resumed))
+    distinct = list(dict.fromkeys(trials))
+    if len(distinct) < len(trials):
+        print(
+            f"{len(trials)} requests are {len(distinct)} distinct trials: "
+            "they differ in what changes no numbers, such as the settings of an inactive scaler"
+        )
+    for index, trial in enumerate(distinct, start=1):
+        if len(distinct) > 1:
+            print(f"[{index}/{len(distinct)}] {' '.join(trial.read_overrides())}", flush=True)
+        codes.append(_run_one(trial, is_alone=len(distinct) == 1, is_resumed=is_resumed))
         if codes[-1] == INTERRUPTED:
             return INTERRUPTED
+        if codes[-1] == STOPPED:
+            return 1
     return 0 if not any(codes) else 1
 
 
@@ -100,11 +123,41 @@ def _completed(trial: Trial) -> str:
 def _run_in_process_of_its_own(trial: Trial) -> int:
     """A trial must not inherit the previous one's caches, dispatch tables or memory."""
     worker = subprocess.Popen([sys.executable, "-m", "ampx.worker", str(trial.path)])
+    with _passing_on(worker) as stop:
+        try:
+            code = worker.wait()
+        except KeyboardInterrupt:  # the terminal has signalled the worker too: it saves and ends
+            worker.wait()
+            return INTERRUPTED
+    if stop:
+        return STOPPED
+    state = trial.settled_status().state
+    if state in ("pending", "preempted") and code not in (0, REQUEUE):
+        _note_failure(trial, f"the worker ended with exit code {code} before it could say why")
+    return 0 if state == "completed" else code or 1
+
+
+@contextlib.contextmanager
+def _passing_on(worker: "subprocess.Popen[bytes]") -> Generator[list[int]]:
+    """Hand SIGTERM and SIGUSR2 on to the worker, which saves and ends; the list holds what came."""
+    received: list[int] = []
+
+    def pass_on(number: int, _frame: object) -> None:
+        received.append(number)
+        worker.send_signal(number)
+
+    before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGUSR2)}
     try:
-        code = worker.wait()
-    except KeyboardInterrupt:  # the terminal has signalled the worker too: it saves and ends
-        worker.wait()
-        return INTERRUPTED
-    if trial.settled_status().state in ("pending", "running"):
-        trial.set_status("failed", reason=f"the worker ended with exit code {code} before it could say why")
-    return code
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _note_failure(trial: Trial, reason: str) -> None:
+    """Correct what a dead worker left, unless another process has the trial."""
+    try:
+        with trial.locked(wait_s=0.0):
+            trial.set_status("failed", reason=reason)
+    except TrialInUse as error:
+        print(error, file=sys.stderr)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
+from ampx.numerics.dtypes import dtype_name
+
 _LOW_PRECISION_FEATURES = (
     *("f16c", "avx_ne_convert", "avx512_bf16", "avx512_fp16", "avx10_2", "amx_bf16", "amx_fp16"),
     *("fp16_arith", "bf16", "sve_bf16"),  # Arm
@@ -55,7 +57,7 @@ def warn_if_slower(compute_dtype: torch.dtype, *, device_type: str, kernels: str
     cpu = probe_cpu()
     if cpu.runs_bfloat16 if compute_dtype is torch.bfloat16 else cpu.runs_float16:
         return None
-    dtype = str(compute_dtype).removeprefix("torch.")
+    dtype = dtype_name(compute_dtype)
     cost = "slower" if kernels == "fast" else "many times slower"
     return (
         f"dtype.compute_dtype={dtype}: this CPU ({cpu.name}) has no {dtype} arithmetic, so training is "

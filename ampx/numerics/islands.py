@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from ampx.numerics.casts import cast_floating
+from ampx.numerics.dtypes import dtype_name
 from ampx.numerics.policy import PrecisionPolicy
 
 
@@ -48,7 +49,7 @@ def apply_islands(model: nn.Module, policy: PrecisionPolicy) -> dict[str, str]:
         module.forward = functools.partial(
             _island_forward, module.forward, policy.device_type, dtype, autocast_dtype, outer_dtype
         )
-    return {name: str(dtype).removeprefix("torch.") for name, dtype in islands.items()}
+    return {name: dtype_name(dtype) for name, dtype in islands.items()}
 
 
 def enclosing_dtype(name: str, islands: dict[str, torch.dtype], default: torch.dtype) -> torch.dtype:

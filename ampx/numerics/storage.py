@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from ampx.numerics.casts import CASTABLE
+from ampx.numerics.dtypes import dtype_name
 from ampx.numerics.islands import enclosing_dtype, match_islands
 from ampx.numerics.policy import PrecisionPolicy
 
@@ -27,8 +28,9 @@ def set_storage(model: nn.Module, policy: PrecisionPolicy) -> StorageClaim:
         first = targets.setdefault(tensor, target)
         if first.dtype != target.dtype:
             raise ValueError(
-                f"dtype.islands: {first.name} ({_name(first.dtype)}) and {target.name} "
-                f"({_name(target.dtype)}) are one tensor; make both modules islands of one dtype, or neither"
+                f"dtype.islands: {first.name} ({dtype_name(first.dtype)}) and {target.name} "
+                f"({dtype_name(target.dtype)}) are one tensor; make both modules islands of one dtype, "
+                "or neither"
             )
     for tensor, target in targets.items():
         tensor.data = _cast(tensor.data, target)
@@ -91,15 +93,11 @@ def _cast(tensor: Tensor, target: _Target) -> Tensor:
     cast = tensor.to(target.dtype)
     if cast is not tensor and torch.isinf(cast).sum() != torch.isinf(tensor).sum():
         raise ValueError(
-            f"{target.name} holds {float(tensor.abs().max()):.4g}, which {_name(target.dtype)} cannot hold; "
-            "name its module in dtype.islands, or set dtype.buffer_dtype=null if it is a buffer"
+            f"{target.name} holds {float(tensor.abs().max()):.4g}, which {dtype_name(target.dtype)} cannot "
+            "hold; name its module in dtype.islands, or set dtype.buffer_dtype=null if it is a buffer"
         )
     return cast
 
 
 def _count(tensors: list[Tensor] | list[nn.Parameter]) -> dict[str, int]:
-    return dict(Counter(_name(tensor.dtype) for tensor in tensors))
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    return dict(Counter(dtype_name(tensor.dtype) for tensor in tensors))

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from ampx.scaling.account import NO_GRADIENT, Account, Stage
 from ampx.scaling.policies import Dynamic, ScalePolicy
 from ampx.scaling.scale import LossScale
-from ampx.scaling.unscale import check_and_unscale_, gradient_amax, optimizer_grads
+from ampx.scaling.unscale import check_and_unscale_, gradient_amax, largest, optimizer_grads
 
 
 @final
@@ -152,7 +152,7 @@ class LossScaler:
             amaxes = [a.amax for a in self._accounts.values() if a.amax is not None]
             if not found_infs:
                 raise ValueError(f"No inf checks were recorded prior to update: {NO_GRADIENT}.")
-            self.advance_(_largest(found_infs), _largest(amaxes) if amaxes else None)
+            self.advance_(largest(found_infs), largest(amaxes) if amaxes else None)
         self._accounts = {}
 
     def check_and_unscale_(self, grads: Sequence[Tensor]) -> Tensor:
@@ -280,7 +280,3 @@ def _reads_found_inf(optimizer: Optimizer) -> bool:
     if not getattr(optimizer, "_step_supports_amp_scaling", False):
         return False
     return "grad_scaler" not in inspect.signature(optimizer.step).parameters
-
-
-def _largest(tensors: list[Tensor]) -> Tensor:
-    return tensors[0] if len(tensors) == 1 else torch.stack(tensors).amax()

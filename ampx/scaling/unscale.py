@@ -64,9 +64,21 @@ def _layout(grad: Tensor) -> Hashable:
 
 @torch.no_grad()
 def gradient_amax(grads: Sequence[Tensor], device: torch.device) -> Tensor:
-    """Largest magnitude among `grads` as a 0-d float32 tensor on `device`; over all ranks for DTensors."""
-    amax = torch.nn.utils.get_total_norm(grads, norm_type=float("inf"))
+    """Largest magnitude among `grads`, NaN if there is one, as a 0-d float32 tensor on `device`.
+
+    For DTensors it is the largest over all ranks.
+    """
+    if all(type(grad) is Tensor and grad.device.type == "cpu" for grad in grads):
+        # one pass over the memory and no copy: 2 to 17 times faster there than the infinity norm
+        amax = torch.stack([extreme for grad in grads for extreme in torch.aminmax(grad)]).abs().max()
+    else:
+        amax = torch.nn.utils.get_total_norm(grads, norm_type=float("inf"))
     if type(amax) is not Tensor:
         dtensor: Any = amax
         amax = dtensor.full_tensor()
     return amax.to(device, torch.float32, non_blocking=True)
+
+
+def largest(values: Sequence[Tensor]) -> Tensor:
+    """The largest of some 0-d tensors on one device."""
+    return values[0] if len(values) == 1 else torch.stack(list(values)).amax()

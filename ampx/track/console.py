@@ -1,5 +1,6 @@
 """What a person sees of one trial: a progress bar on a terminal, plain lines elsewhere, then a summary."""
 
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -22,11 +23,19 @@ from ampx.track.record import StepRecord
 PLAIN_EVERY_S = 2.0
 
 
+class TrialConsole(Console):
+    """A console that falls silent when its reader is gone: `ampx run | head` must not end a trial."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 class ConsoleTracker:
     """Shows loss, task metrics, scale and skips at every flush."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(file=sys.stdout, highlight=False)
+        self.console = console or TrialConsole(file=sys.stdout, highlight=False)
         self._bar: Progress | None = None
         self._total: int | None = None
         self._skips = 0

@@ -32,7 +32,7 @@ class Alarms:
             share >= SKIP_SHARE and skips > 3,
             step=last.step,
             share=share,
-            advice="lower scaler.init_scale, or look for the layer that overflows",
+            advice=_advice(records),
         )
         self._switch(
             "scale_at_floor",
@@ -58,3 +58,14 @@ class Alarms:
             self._tell(kind, **details)
         elif not is_on:
             self._active.discard(kind)
+
+
+def _advice(records: Sequence[StepRecord]) -> str:
+    """What to do about skips, by why they happened and whether a scale was to blame."""
+    if any(record.skip_reason == "nonfinite_loss" for record in records):
+        return "the loss itself is not finite: lower optimizer.lr, check the data, or run with debug=anomaly"
+    if records[-1].scale is None:
+        return (
+            "gradients are not finite though nothing is scaled: lower optimizer.lr, or run with debug=anomaly"
+        )
+    return "lower scaler.init_scale, or look for the layer that overflows"

@@ -9,9 +9,11 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
+
+from ampx import records
 
 KEEP_NEWEST = 2
 _STEP = re.compile(r"step_(\d+)\.pt")
@@ -48,17 +50,21 @@ class Checkpoints:
         _link_or_copy(self.path(step), temporary)
         temporary.replace(best)
         text = json.dumps({"step": step, "metric": metric, "value": value})
-        _write_whole(self.folder / "best.json", lambda file: Path(file).write_text(text))
+        records.write_text(best.with_suffix(".json"), text)
 
     def load_newest(self, on_unreadable: Callable[[Path, str], None]) -> dict[str, Any] | None:
-        """The newest checkpoint that can be read whole, None when there is none."""
-        for step in reversed(self.steps()):
-            path = self.path(step)
-            try:
-                return load_checkpoint(path)
-            except ValueError as error:
-                on_unreadable(path, str(error))
+        """The newest checkpoint that can be read whole, else the best; None when there is none."""
+        for path in [*map(self.path, reversed(self.steps())), self.folder / "best.pt"]:
+            if path.exists():
+                try:
+                    return load_checkpoint(path)
+                except ValueError as error:
+                    on_unreadable(path, str(error))
         return None
+
+    def set_aside(self, path: Path) -> None:
+        """Keep an unreadable file out of the way of the checkpoints to come."""
+        path.replace(path.with_name(f"{path.name}.unreadable"))
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -98,12 +104,16 @@ def _link_or_copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def _write_whole(path: Path, write: Callable[[str], object]) -> None:
+def _write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        write(str(temporary))
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with records.writing(path):
+        try:
+            with temporary.open("wb") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except RuntimeError as error:  # torch's zip writer hides why a write failed
+            raise OSError(f"{error}") from error
+        finally:
+            temporary.unlink(missing_ok=True)

@@ -15,6 +15,7 @@ from ampx.numerics.isa import probe_cpu
 
 def environment(device: torch.device) -> dict[str, Any]:
     """Versions, device and the settings of torch that change numbers."""
+    cpu = probe_cpu()
     return {
         "ampx": metadata.version("ampx") if _is_installed("ampx") else "source",
         "torch": torch.__version__,
@@ -22,8 +23,8 @@ def environment(device: torch.device) -> dict[str, Any]:
         "platform": platform.platform(),
         "host": socket.gethostname(),
         "device": device.type,
-        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name(),
-        "cpu": asdict(probe_cpu()),
+        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else cpu.name,
+        "cpu": asdict(cpu),
         "cuda": torch.version.cuda,
         "cudnn": torch.backends.cudnn.version() if device.type == "cuda" else None,
         "num_threads": torch.get_num_threads(),
@@ -39,16 +40,6 @@ def _is_installed(name: str) -> bool:
     except metadata.PackageNotFoundError:
         return False
     return True
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next(
-        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine()
-    )
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:

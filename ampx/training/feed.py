@@ -1,17 +1,14 @@
 """Micro-batches for attempted steps, from a position that survives a checkpoint."""
 
-import hashlib
-import random
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
+from ampx.data.seeding import mixed_seed, seeded
 from ampx.data.splits import BatchSource
 
 
@@ -111,8 +108,8 @@ class Feed:
             return self._source.iterate(epoch, start)
         if hasattr(self._source, "state_dict"):
             return iter(self._source)
-        with _seeded(f"{self._seed}/{epoch}"):  # a DataLoader draws its order from the global generators,
-            batches = iter(self._source)  # and only when its first batch is asked for
+        with seeded(mixed_seed(self._seed, epoch)):  # a DataLoader's order comes from the global generators,
+            batches = iter(self._source)  # and is drawn only when its first batch is asked for
             first = list(islice(batches, max(start, 1)))[start:]
         return chain(first, batches)
 
@@ -133,22 +130,6 @@ class Feed:
         self.epoch, self.taken, self._chunks = state["epoch"], state["taken"], None
         if "source" in state:
             self._source.load_state_dict(state["source"])
-
-
-@contextmanager
-def _seeded(key: str) -> Generator[None]:
-    """The global generators seeded from `key` inside, as they were outside."""
-    torch_state, python_state, numpy_state = torch.get_rng_state(), random.getstate(), np.random.get_state()
-    seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big")
-    torch.default_generator.manual_seed(seed)
-    random.seed(seed)
-    np.random.seed(seed)
-    try:
-        yield
-    finally:
-        torch.set_rng_state(torch_state)
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)
 
 
 def to_device(batch: Any, device: torch.device) -> Any:

@@ -112,6 +112,11 @@ class Ledger:
         """Most skips in a row that any optimizer has met."""
         return max((tally.longest_skips for tally in self.tallies.values()), default=0)
 
+    def has_only_nonfinite_losses(self) -> bool:
+        """Whether something was attempted and every loss was inf or NaN."""
+        tallies = self.tallies.values()
+        return bool(tallies) and all(tally.nonfinite_loss == tally.attempted > 0 for tally in tallies)
+
     def consecutive_skips(self) -> int:
         """Skips in a row up to the last flush, of the optimizer that has most."""
         return max((tally.consecutive_skips for tally in self.tallies.values()), default=0)

@@ -135,7 +135,8 @@ class Loop:
         if self._watcher.is_stop_requested():
             return Ending("stopped")
         if (skips := self.state.ledger.longest_skips()) >= self._abort_after_skips:
-            return Ending("diverged", f"{skips} steps in a row were skipped: no scale gives finite gradients")
+            cause = "no scale gives" if self.state.scaler.is_enabled() else "nothing gives"
+            return Ending("diverged", f"{skips} steps in a row were skipped: {cause} finite gradients")
         if settings.max_steps is not None and progress.step >= settings.max_steps:
             return Ending("completed", "max_steps")
         if settings.max_epochs is not None and self.state.feed.epoch >= settings.max_epochs:
@@ -158,6 +159,8 @@ class Loop:
         diverged = self.ending()  # the last flush may have shown that the steps were skipped
         if ending.outcome == "completed" and diverged is not None and diverged.outcome == "diverged":
             ending = diverged
+        if ending.outcome == "completed" and self.state.ledger.has_only_nonfinite_losses():
+            ending = Ending("diverged", "no loss was finite: check the data, the model and the task")
         if ending.outcome == "completed" and self.progress.evaluated_at != self.progress.step:
             self._evaluate()
         if ending.outcome != "diverged":  # the last good checkpoint stays the newest
@@ -247,8 +250,11 @@ class Loop:
         self._owes_checkpoint = False
         self._watcher.tell("save", step=self.progress.step)
 
-    def load(self, saved: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint."""
+    def load(self, saved: Mapping[str, Any], *, is_own: bool) -> None:
+        """Go on from a checkpoint; from another trial's, what was best there does not count here."""
         self.state.load_state_dict(saved)
         self.progress.load_state_dict(saved["progress"])
-        self._saved_at = self.progress.step
+        if is_own:
+            self._saved_at = self.progress.step
+        else:
+            self.progress.forget_evaluations()

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
+from ampx.numerics.dtypes import dtype_name
 from ampx.numerics.policy import PrecisionPolicy
 
 
@@ -51,7 +52,7 @@ class FirstStep:
                     f"a parameter of shape {tuple(parameter.shape)} gets sparse gradients, which cannot be "
                     "clipped and checked together with the others; use sparse=False in its embedding"
                 )
-            self._gradients[_name(parameter.grad.dtype)] += 1
+            self._gradients[dtype_name(parameter.grad.dtype)] += 1
 
     def remove(self) -> None:
         """Take every hook away."""
@@ -66,7 +67,7 @@ class FirstStep:
             "compute_dtype": _count(self._computed.values()),
             "grad_dtype": dict(self._gradients),
             "buffer_dtype": _count(b.dtype for b in self._model.buffers() if b.is_floating_point()),
-            "output_dtype": sorted(map(_name, self._outputs)),
+            "output_dtype": sorted(map(dtype_name, self._outputs)),
             "optimizer_dtype": _count(_state_dtypes(optimizers)),
         }
 
@@ -78,8 +79,8 @@ class FirstStep:
         different = [name for name, dtype in outside.items() if dtype != policy.compute_dtype]
         if not different:
             return []
-        asked = _name(policy.compute_dtype)
-        ran = sorted({_name(outside[name]) for name in different})
+        asked = dtype_name(policy.compute_dtype)
+        ran = sorted({dtype_name(outside[name]) for name in different})
         if len(different) == len(outside):
             raise PrecisionMismatchError(
                 f"dtype.compute_dtype={asked}: every layer computed in {', '.join(ran)} in the first step; "
@@ -118,8 +119,4 @@ def _state_dtypes(optimizers: Mapping[str, Optimizer]) -> Iterator[torch.dtype]:
 
 
 def _count(dtypes: Iterable[torch.dtype]) -> dict[str, int]:
-    return dict(Counter(map(_name, dtypes)))
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    return dict(Counter(map(dtype_name, dtypes)))

@@ -57,7 +57,7 @@ def _ownership_error(fault: str, way_out: str) -> ValueError:
 def build_optimizers(
     settings: OptimizerSettings, groups: Mapping[str, Iterable[nn.Parameter]]
 ) -> dict[str, Optimizer]:
-    """One optimizer for each name, over the parameters of its group that are not frozen."""
+    """One optimizer for each name, over the parameters that it owns: none of them is frozen."""
     for name in settings.by_name:
         if name not in groups:
             raise ValueError(
@@ -75,7 +75,7 @@ def supports_device_gate(optimizer: Optimizer) -> bool:
 
 
 def _build_optimizer(settings: OptimizerSettings, name: str, group: Iterable[nn.Parameter]) -> Optimizer:
-    parameters = [p for p in group if p.requires_grad]
+    parameters = list(group)
     if not parameters:
         raise ValueError(
             f"task.optimizers: {name!r} has no trainable parameter; drop it, or unfreeze its part"

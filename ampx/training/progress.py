@@ -43,6 +43,10 @@ class Progress:
         else:
             self.stale_evaluations += 1
 
+    def forget_evaluations(self) -> None:
+        """Judge from here on as if nothing had been evaluated yet."""
+        self.metrics, self.watched_best, self.stale_evaluations, self.evaluated_at = {}, None, 0, None
+
     def state_dict(self) -> dict[str, Any]:
         """Every field as plain Python."""
         return asdict(self)

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from ampx.numerics.policy import PrecisionPolicy
 from ampx.scaling.loss_scaler import LossScaler
+from ampx.scaling.unscale import gradient_amax, largest
 from ampx.tasks.task import Phase, Task
-from ampx.training import gradients
 from ampx.training.ema import Ema
 from ampx.training.gate import Gate
 from ampx.training.guard import BufferGuard
-from ampx.training.lane import Lane
+from ampx.training.lane import Lane, NoGradientError
 from ampx.training.ledger import Attempt, Ledger, Number
 from ampx.training.spans import Spans, no_spans
 
@@ -71,7 +71,7 @@ class Stepper:
         with self.spans("unscale"):
             grads = lane.gradients()
             found_inf = None if scaling is None else self.scaler.check_and_unscale_(grads)
-            amax = None if scaling is None else gradients.amax(grads)
+            amax = None if found_inf is None else gradient_amax(grads, found_inf.device)
         with self.spans("step"):
             verdict = self.gate.settle(lane, grads, found_inf, self.clip_norm)
         self._drop_gradients()
@@ -98,6 +98,8 @@ class Stepper:
         metrics: list[Mapping[str, Tensor]] = []
         for phase, weight in zip(phases, weights, strict=True):
             loss, measured = self.policy.run(phase, self.spans)
+            if not loss.requires_grad:
+                raise NoGradientError(lane.name, lane.parameter_names)
             share = loss if weight == 1.0 else loss * weight
             with self.spans("backward"), self.policy.backward_region():
                 self.scaler.scale(share).backward()
@@ -125,7 +127,7 @@ class Stepper:
         checked = [phase.checked for phase in settled if phase.checked is not None]
         if checked:
             amaxes = [phase.amax for phase in settled if phase.amax is not None]
-            self.scaler.advance_(_largest(checked), _largest(amaxes))
+            self.scaler.advance_(largest(checked), largest(amaxes))
         self.gate.conclude([phase.found_inf for phase in settled], self.guard, self.ema)
 
 
@@ -175,7 +177,3 @@ def _mean_metrics(metrics: Sequence[Mapping[str, Tensor]], weights: Sequence[flo
         name: torch.stack([each[name] * weight for each, weight in zip(metrics, weights, strict=True)]).sum()
         for name in metrics[0]
     }
-
-
-def _largest(values: Sequence[Tensor]) -> Tensor:
-    return values[0] if len(values) == 1 else torch.stack(list(values)).amax(dim=0)

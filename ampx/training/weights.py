@@ -40,7 +40,7 @@ def export_weights(checkpoint: Mapping[str, Any], path: Path) -> None:
     }
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        save_file(weights, temporary, metadata={"format": "pt"})
+        save_file(weights, temporary, metadata={"format": "pt", "step": str(_step(checkpoint))})
         temporary.replace(path)
     except (OSError, SafetensorError) as error:
         raise ValueError(
@@ -48,3 +48,7 @@ def export_weights(checkpoint: Mapping[str, Any], path: Path) -> None:
         ) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _step(checkpoint: Mapping[str, Any]) -> int:
+    return checkpoint["progress"]["step"]

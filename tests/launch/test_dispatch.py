@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from ampx.run import main
 from ampx.trial import Trial
@@ -124,6 +125,65 @@ def test_what_ended_otherwise_is_listed_and_not_run_again(
     assert only(tmp_path).status().attempts == 2
 
 
+@pytest.mark.parametrize(
+    ("typed", "attempted"),
+    [
+        (["train.max_steps=70"], 70),
+        (["train.max_epochs=2"], 6),
+        (["train.max_steps=70", "train.max_epochs=1"], 3),
+    ],
+)
+def test_a_typed_limit_replaces_the_default_of_the_other(
+    typed: list[str], attempted: int, tmp_path: Path
+) -> None:
+    """A fork by `train.max_steps=2000` would do nothing while max_epochs still ends the run."""
+    assert main([f"out={tmp_path}", *QUICK[:2], *QUICK[3:], *typed]) == 0
+    assert result(only(tmp_path))["steps"]["attempted"] == attempted
+
+
+def test_requests_that_are_one_trial_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-m", f"out={tmp_path}", "dtype=bf16", "scaler.growth_interval=100,300", *QUICK]) == 0
+    assert "2 requests are 1 distinct trials" in capsys.readouterr().out
+
+
+def test_a_worker_that_ends_quietly_is_not_taken_for_a_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """BUGS 45: trust the exit code alone and a trial without a result is a success."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    code = main(["-m", f"out={tmp_path}", *QUICK[1:], "model=custom", "seed=1,2",
+                 f"model._target_={Path(__file__).stem}.Vanishes"])  # fmt: skip
+    assert code == 1
+    assert {trial.settled_status().state for trial in trials(tmp_path)} == {"preempted"}
+
+
+class Vanishes(torch.nn.Module):
+    """Ends its process without a word; the parent only looks at its signature."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        os._exit(0)
+
+
+def test_a_reader_that_leaves_does_not_end_the_trial(tmp_path: Path) -> None:
+    """`ampx run | head -1`: raise on the broken pipe and the trial dies at its first line."""
+    command = [sys.executable, "-m", "ampx.run", f"out={tmp_path}", *QUICK]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert run.stdout is not None
+    run.stdout.readline()
+    run.stdout.close()
+    run.wait(timeout=60)
+    assert only(tmp_path).status().state == "completed"
+
+
+def test_a_missing_checkpoint_is_refused_before_anything_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([f"out={tmp_path}", "job=evaluate", "checkpoint=/no/such/trial", *QUICK]) == 2
+    assert "holds no checkpoint" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_failed_trial_makes_exit_code_1(tmp_path: Path) -> None:
     code = main([f"out={tmp_path}", "data=synthetic_images", "model=torchvision", "model.name=inception_v3",
                  "data.image_size=8", "train.max_steps=1"])  # fmt: skip
@@ -170,8 +230,6 @@ def test_a_second_user_of_a_name_gets_one_message(tmp_path: Path) -> None:
 def test_cuda_where_there_is_none_is_refused_before_anything_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import torch
-
     if torch.cuda.is_available():
         pytest.skip("this machine has CUDA")
     assert main([f"out={tmp_path}", "device=cuda", *QUICK]) == 2

@@ -66,6 +66,20 @@ def test_the_amax_spans_dtypes_and_signs():
     assert (amax.item(), amax.dtype, amax.shape) == (3.0, torch.float32, ())
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_the_amax_of_a_bad_gradient_is_not_finite(bad):
+    amax = gradient_amax([torch.ones(2), torch.tensor([1.0, bad, 2.0])], torch.device("cpu"))
+    assert str(amax.item()) == str(bad)
+
+
+@pytest.mark.gpu
+def test_the_amax_is_the_same_on_every_device():
+    """A CPU takes its own, faster way."""
+    grads = [torch.randn(1000, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
+    on_cpu, on_gpu = (gradient_amax([g.to(d) for g in grads], torch.device("cpu")) for d in ("cpu", "cuda"))
+    assert torch.equal(on_cpu, on_gpu)
+
+
 def run_rank(rank, folder):
     """One of two ranks: each case sets the gradients, steps, and records what became of the parameter."""
     import torch.distributed as dist

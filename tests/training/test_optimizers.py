@@ -21,7 +21,7 @@ def load(name: str, **changes: Any) -> OptimizerSettings:
 
 
 def build(settings: OptimizerSettings, model: nn.Module) -> Optimizer:
-    return build_optimizers(settings, {"main": model.parameters()})["main"]
+    return build_optimizers(settings, own_parameters(model, {"main": model.parameters()}))["main"]
 
 
 def net() -> nn.Sequential:

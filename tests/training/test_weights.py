@@ -14,6 +14,7 @@ def test_the_averaged_weights_are_exported_where_there_are_any(tmp_path: Path) -
     checkpoint = {
         "model": {"weight": torch.ones(2, 2), "running_mean": torch.zeros(2)},
         "ema": {"averages": {"weight": torch.full((2, 2), 3.0)}},
+        "progress": {"step": 7},
     }
     export_weights(checkpoint, tmp_path / "model.safetensors")
     exported = load_file(tmp_path / "model.safetensors")
@@ -23,13 +24,13 @@ def test_the_averaged_weights_are_exported_where_there_are_any(tmp_path: Path) -
 
 def test_tied_weights_are_exported_under_both_names(tmp_path: Path) -> None:
     shared = torch.arange(4.0)
-    export_weights({"model": {"a": shared, "b": shared}, "ema": {}}, tmp_path / "tied.safetensors")
+    export_weights({"model": {"a": shared, "b": shared}, "ema": {}, "progress": {"step": 1}}, tmp_path / "tied.safetensors")
     assert set(load_file(tmp_path / "tied.safetensors")) == {"a", "b"}
 
 
 def test_an_unwritable_place_is_one_message(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot be written"):
-        export_weights({"model": {"a": torch.ones(1)}, "ema": {}}, tmp_path / "no" / "model.safetensors")
+        export_weights({"model": {"a": torch.ones(1)}, "ema": {}, "progress": {"step": 1}}, tmp_path / "no" / "model.safetensors")
 
 
 def test_weights_that_do_not_fit_are_named() -> None:
