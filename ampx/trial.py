@@ -71,9 +71,7 @@ class Trial:
         return self.config_path.read_text(encoding="utf-8")
 
     def read_overrides(self) -> list[str]:
-        """What the user typed; nothing where the file is gone, which no number depends on."""
-        if not (self.path / "overrides.yaml").exists():
-            return []
+        """What the user typed."""
         lines = (self.path / "overrides.yaml").read_text(encoding="utf-8").splitlines()
         return [_unquoted(line.removeprefix("- ")) for line in lines if line.startswith("- ")]
 

@@ -212,7 +212,7 @@ class _Attempt:
         try:
             for tracker in trackers or [LocalTracker(self._trial), self._console]:
                 tracker.on_end(self._summary(ended))
-        except (ValueError, OSError) as error:  # a full disk, most likely: the state must still be told
+        except (ValueError, OSError) as error:  # a full disk, or a file gone: the state must still be told
             print(error, file=sys.stderr)
             ended = Ended("failed", str(error))
         self._console.note(f"trial {self._trial.path}")

@@ -27,9 +27,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def two_threads() -> None:
-    """Tests must not depend on the machine's core count, and small models are slower on many."""
-    torch.set_num_threads(2)
+def one_thread() -> None:
+    """Tests must not depend on the machine's core count, and several processes share the cores."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture

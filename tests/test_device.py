@@ -23,7 +23,9 @@ def test_a_device_that_is_missing_is_refused_and_never_replaced(kind: str) -> No
     """BUGS 20. Red when the CPU quietly takes over."""
     if find_device("auto").type == kind:
         pytest.skip(f"this machine has {kind}")
-    with pytest.raises(ValueError, match=rf"device={kind}: torch .* finds none here, only .*; use device=auto"):
+    with pytest.raises(
+        ValueError, match=rf"device={kind}: torch .* finds none here, only .*; use device=auto"
+    ):
         find_device(kind)
 
 

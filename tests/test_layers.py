@@ -8,7 +8,8 @@ import pytest
 
 AMPX = Path(__file__).resolve().parent.parent / "ampx"
 LAYERS = [  # lowest first; parts of one layer do not import each other
-    {"status", "records", "names", "terminal"}, {"lock"}, {"trial", "config", "fingerprint", "spec"}, {"build", "device"},
+    {"status", "records", "names", "terminal"}, {"lock"}, {"trial", "config", "fingerprint", "spec"},
+    {"build", "device"},
     {"targets"},
     {"numerics"},
     {"scaling", "track", "tasks", "models", "data"},

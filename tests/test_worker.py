@@ -82,7 +82,12 @@ def test_an_inactive_scaler_is_announced_in_the_output_and_the_manifest(
     assert "scaler=dynamic is inactive" in capsys.readouterr().out
     manifest = trial.read_json("manifest.json")
     assert manifest is not None
-    assert manifest["effective"]["scaler"] == {"kind": "dynamic", "is_active": False, "scale": None}
+    assert manifest["effective"]["scaler"] == {
+        "kind": "dynamic",
+        "policy": None,
+        "is_active": False,
+        "scale": None,
+    }
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])

@@ -84,6 +84,7 @@ def _scaler(state: TrainState) -> dict[str, Any]:
     scaler = state.scaler
     return {
         "kind": state.setup.config.scaler.kind,
+        "policy": str(scaler.policy) if scaler.is_enabled() else None,
         "is_active": scaler.is_enabled(),
         "scale": scaler.get_scale() if scaler.is_enabled() else None,
     }

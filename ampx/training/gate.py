@@ -67,7 +67,10 @@ class HostGate:
         lr = lane.schedule.prepare()
         if not is_skipped:
             if clip_norm is not None and norm > clip_norm:
-                torch._foreach_mul_(grads, clip_norm / (norm + CLIP_EPS))
+                # a tensor, for a Python number would be rounded to bfloat16 gradients' own dtype
+                torch._foreach_mul_(
+                    grads, torch.tensor(clip_norm / (norm + CLIP_EPS), device=grads[0].device)
+                )
             lane.optimizer.step()
             lane.schedule.advance()
         lane.masters.store()

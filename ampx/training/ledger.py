@@ -124,7 +124,7 @@ class Ledger:
     def state_dict(self) -> dict[str, Any]:
         """The totals as plain numbers."""
         return {
-            name: {field: getattr(tally, field) for field in Tally.__slots__}
+            name: {field: getattr(tally, field) for field in Tally.__slots__ if field != "longest_skips"}
             for name, tally in self.tallies.items()
         }
 

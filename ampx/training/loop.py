@@ -82,7 +82,7 @@ class Loop:
         self._abort_after_skips = abort_after_skips
         self._anomaly = anomaly
         self._alarms = Alarms(watcher.tell, min_scale)
-        self._stagnation = Stagnation(list(state.setup.model.parameters()))
+        self._stagnation = Stagnation([p for lane in state.lanes.values() for p in lane.masters.parameters])
         self._started_at = time.monotonic()
         self._saved_at: int | None = None
         self._owes_checkpoint = False
@@ -238,6 +238,7 @@ class Loop:
 
     def save(self) -> None:
         """Write a checkpoint of this moment, unless it is already there; the records are flushed first."""
+        self._owes_checkpoint = False
         if self._saved_at == self.progress.step or not self.state.feed.can_resume:
             return
         self.flush()
@@ -247,7 +248,6 @@ class Loop:
             self.progress.step, {**self.state.state_dict(), "progress": self.progress.state_dict()}
         )
         self._saved_at = self.progress.step
-        self._owes_checkpoint = False
         self._watcher.tell("save", step=self.progress.step)
 
     def load(self, saved: Mapping[str, Any], *, is_own: bool) -> None:

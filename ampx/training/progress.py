@@ -37,8 +37,8 @@ class Progress:
 
     def note_watched(self, value: float, mode: Mode, min_delta: float) -> None:
         """Take the metric that early stopping watches."""
-        gain = float("inf") if self.watched_best is None else value - self.watched_best
-        if (gain if mode == "max" or self.watched_best is None else -gain) > min_delta:
+        best = self.watched_best
+        if best is None or best != best or (value - best if mode == "max" else best - value) > min_delta:
             self.watched_best, self.stale_evaluations = value, 0
         else:
             self.stale_evaluations += 1

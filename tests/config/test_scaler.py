@@ -60,7 +60,7 @@ def test_numbers_may_be_typed_as_arithmetic():
         ("dynamic", {"backoff_factor": 1.0}, "less than 1"),
         ("dynamic", {"growth_interval": 0}, "greater than or equal to 1"),
         ("dynamic", {"init_scale": 0}, "greater than 0"),
-        ("dynamic", {"init_scale": "inf"}, "less than or equal to"),
+        ("dynamic", {"init_scale": "inf"}, "finite number"),
         ("dynamic", {"min_scale": -1}, "greater than or equal to 0"),
         ("dynamic", {"abort_after_skips": 0}, "greater than or equal to 1"),
         ("hysteresis", {"hysteresis": 0}, "greater than or equal to 1"),

@@ -79,7 +79,13 @@ def test_the_scaler_that_was_configured_is_the_one_that_runs(
     settings = config.scaler.model_dump()
     shared = {name: value for name, value in settings.items() if hasattr(policy, name)}
     assert {name: getattr(policy, name) for name in shared} == shared
-    assert set(settings) - set(shared) == {"kind", "enabled", "init_scale", "abort_after_skips", "allow_unscaled"}
+    assert set(settings) - set(shared) == {
+        "kind",
+        "enabled",
+        "init_scale",
+        "abort_after_skips",
+        "allow_unscaled",
+    }
     trial = make_trial(*QUICK, *overrides)
     manifest = manifest_of(trial)
     assert manifest["requested"]["scaler"] == config.scaler.model_dump(mode="json")
@@ -90,7 +96,12 @@ def test_the_scaler_that_was_configured_is_the_one_that_runs(
 
 def test_no_scaler_is_no_scaler(make_trial: Make) -> None:
     trial = make_trial(*QUICK, "dtype=fp16", "scaler=none", "scaler.allow_unscaled=true")
-    assert manifest_of(trial)["effective"]["scaler"] == {"kind": "none", "is_active": False, "scale": None}
+    assert manifest_of(trial)["effective"]["scaler"] == {
+        "kind": "none",
+        "policy": None,
+        "is_active": False,
+        "scale": None,
+    }
     assert trial.read_jsonl("steps.jsonl")[0]["scale"] is None
 
 

@@ -8,15 +8,17 @@ from ampx.track.record import StepRecord
 from ampx.trial import Trial
 
 RECORD = StepRecord(
-    step=0, optimizer="main", loss=0.5, lr=0.1, grad_norm=1.0, grad_amax=None, scale=None, growth_tracker=None,
-    found_inf=False, applied=True, skip_reason=None, metrics={"accuracy": 0.25},
+    step=0, optimizer="main", loss=0.5, lr=0.1, grad_norm=1.0, grad_amax=None, scale=None,
+    growth_tracker=None, found_inf=False, applied=True, skip_reason=None, metrics={"accuracy": 0.25},
 )  # fmt: skip
 
 
 def test_records_evaluations_and_the_result_come_back_as_they_were(make_trial: Callable[..., Trial]) -> None:
     trial = make_trial("model=mlp")
     tracker = LocalTracker(trial)
-    later = dataclasses.replace(RECORD, step=1, applied=False, found_inf=True, skip_reason="inf_grad", loss=None)
+    later = dataclasses.replace(
+        RECORD, step=1, applied=False, found_inf=True, skip_reason="inf_grad", loss=None
+    )
     tracker.on_records([RECORD])
     tracker.on_records([later, dataclasses.replace(later, optimizer="other")])
     tracker.on_evaluation(2, {"accuracy": 0.75})

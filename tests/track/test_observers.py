@@ -73,7 +73,11 @@ def test_it_dies_alone_is_told_of_once_and_hears_no_more(dies_at: str, heard: in
     tell_all(shield)
     assert len(observer.heard) == heard
     ((kind, details),) = told
-    assert (kind, details["observer"], details["method"]) == ("observer_failed", "Everything", f"on_{dies_at}")
+    assert (kind, details["observer"], details["method"]) == (
+        "observer_failed",
+        "Everything",
+        f"on_{dies_at}",
+    )
     assert f"SystemError: dead at {dies_at}" in details["error"]
 
 

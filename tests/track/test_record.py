@@ -10,7 +10,8 @@ from ampx.track.record import StepRecord, finite_or_none
 
 RECORD = StepRecord(
     step=3, optimizer="main", loss=None, lr=0.1, grad_norm=2.0, grad_amax=1.0, scale=8.0, growth_tracker=2,
-    found_inf=True, applied=False, skip_reason="nonfinite_loss", metrics={"accuracy": 0.5, "perplexity": None},
+    found_inf=True, applied=False, skip_reason="nonfinite_loss",
+    metrics={"accuracy": 0.5, "perplexity": None},
 )  # fmt: skip
 
 

@@ -33,7 +33,9 @@ def alarms(told: list[tuple[str, dict[str, Any]]]) -> Alarms:
     return Alarms(lambda kind, **details: told.append((kind, details)), min_scale=1.0)
 
 
-def test_a_high_share_of_skips_is_told_once_and_again_when_it_returns(alarms: Alarms, told: list[Any]) -> None:
+def test_a_high_share_of_skips_is_told_once_and_again_when_it_returns(
+    alarms: Alarms, told: list[Any]
+) -> None:
     """BUGS 30. Red when the state is not remembered (told at every flush), or never forgotten."""
     for flush in ("++++++", "----++", "------", "++++++", "----"):
         alarms.read(records(flush))
@@ -43,7 +45,9 @@ def test_a_high_share_of_skips_is_told_once_and_again_when_it_returns(alarms: Al
 
 
 @pytest.mark.parametrize("flush", ["---+++", "-" + "+" * 20, "+" * 20, ""])
-def test_a_few_skips_of_a_scale_that_settles_are_no_alarm(flush: str, alarms: Alarms, told: list[Any]) -> None:
+def test_a_few_skips_of_a_scale_that_settles_are_no_alarm(
+    flush: str, alarms: Alarms, told: list[Any]
+) -> None:
     alarms.read(records(flush))
     assert told == []
 
@@ -77,7 +81,7 @@ def test_parameters_that_stand_still_are_told_with_their_share(alarms: Alarms, t
 def test_a_run_whose_scale_reaches_the_floor_writes_it_with_advice(
     make_trial: Callable[..., Trial], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """BUGS 30 and 3: at its floor of 2**60 this scale overflows at every step, and it may not fall further."""
+    """BUGS 30 and 3: at its floor of 2**60 this scale overflows at every step, and may fall no further."""
     trial = make_trial(
         "model=mlp", "dtype=fp16", "scaler.init_scale=2**61", "scaler.min_scale=2**60", "train.log_every=2",
         "scaler.abort_after_skips=8", "train.max_steps=20", "data.batch_size=16",

@@ -29,7 +29,10 @@ def test_the_first_window_counts_as_time_and_not_as_speed(now: list[float]) -> N
     assert clock.throughput() == {"samples_per_s": 20 / 50, "step_ms_median": 25_000.0}, "it is all there is"
     for seconds in (1.0, 2.0, 3.0):
         window(clock, now, steps=4, seconds=seconds)
-    assert clock.throughput() == {"samples_per_s": pytest.approx(120 / 6), "step_ms_median": pytest.approx(500)}
+    assert clock.throughput() == {
+        "samples_per_s": pytest.approx(120 / 6),
+        "step_ms_median": pytest.approx(500),
+    }
     assert clock.train_s == pytest.approx(56.0)
 
 

@@ -1,4 +1,4 @@
-"""Evaluation: averaged weights, every mode put back, the declared limit, and nothing that training would notice."""
+"""Evaluation: averaged weights, every mode put back, limits kept, and nothing that training would notice."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,8 +14,8 @@ from ampx.training.evaluate import evaluate
 
 Assemble = Callable[..., Any]
 CUSTOM = (
-    "data=custom", f"data._target_={__name__}.data", "model=custom", f"model._target_={__name__}.PartlyFrozen",
-    "schedule=none", "dtype=fp32",
+    "data=custom", f"data._target_={__name__}.data", "model=custom",
+    f"model._target_={__name__}.PartlyFrozen", "schedule=none", "dtype=fp32",
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from ampx.tasks.task import Phase
 
 Assemble = Callable[..., Any]
 STEPS = 45
+RMSPROP, EXPONENTIAL = "torch.optim.RMSprop", "torch.optim.lr_scheduler.ExponentialLR"
 CUSTOM = ("model=custom", f"model._target_={__name__}.Net", "data=custom", f"data._target_={__name__}.data")
 COMMON = (f"train.max_steps={STEPS}", "train.ema_decay=0.9", "train.clip_norm=0.5", "train.max_epochs=null")
 DUEL = ("task=custom", f"task._target_={__name__}.Duel", f"model._target_={__name__}.Duelists")
@@ -38,7 +39,9 @@ class Net(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3, bias=False))
+        self.layers = nn.Sequential(
+            nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3, bias=False)
+        )
         self.bias = nn.Parameter(torch.zeros(3))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -140,7 +143,9 @@ def test_one_of_two_optimizers_skips_and_what_is_shared_follows_the_other(assemb
     left, right = run.attempt(1)
     assert (left.applied, right.applied, left.scale, right.scale) == (False, True, 128.0, 128.0)
     assert run.state.scaler.get_scale() == 64.0
-    moved = {name for name, p in run.state.setup.model.named_parameters() if not torch.equal(p, weights[name])}
+    moved = {
+        name for name, p in run.state.setup.model.named_parameters() if not torch.equal(p, weights[name])
+    }
     assert {name.partition(".")[0] for name in moved} == {"right"}
     averages = run.state.ema.state_dict()["averages"]
     assert {name for name in before if not torch.equal(before[name], averages[name])} >= moved
@@ -152,11 +157,8 @@ def test_one_of_two_optimizers_skips_and_what_is_shared_follows_the_other(assemb
     ("overrides", "message"),
     [
         (["optimizer.fused=false"], "optimizer.fused=false"),
-        (["optimizer=custom", "optimizer._target_=torch.optim.RMSprop", "+optimizer.lr=0.01"], "optimizer=custom"),
-        (
-            ["schedule=custom", "schedule._target_=torch.optim.lr_scheduler.ExponentialLR", "+schedule.gamma=0.9"],
-            "schedule=custom",
-        ),
+        (["optimizer=custom", f"optimizer._target_={RMSPROP}", "+optimizer.lr=0.01"], "optimizer=custom"),
+        (["schedule=custom", f"schedule._target_={EXPONENTIAL}", "+schedule.gamma=0.9"], "schedule=custom"),
     ],
 )  # fmt: skip
 def test_a_device_gate_that_cannot_be_is_refused(
@@ -168,7 +170,9 @@ def test_a_device_gate_that_cannot_be_is_refused(
 
 def test_an_optimizer_that_turns_out_unfused_is_refused_by_name(assemble_run: Assemble) -> None:
     """`fused=auto` is resolved only when the optimizer is built: here one of two optimizers is unfused."""
-    with pytest.raises(ValueError, match=r"train.gate=device: optimizer right cannot skip.*or train.gate=auto"):
+    with pytest.raises(
+        ValueError, match=r"train.gate=device: optimizer right cannot skip.*or train.gate=auto"
+    ):
         assemble_run(*CUSTOM, *COMMON, *DUEL, "train.gate=device", "+optimizer.by_name.right={fused: false}")
 
 

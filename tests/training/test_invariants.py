@@ -154,8 +154,8 @@ def parameters(run: Any) -> list[Tensor]:
 def test_the_scale_is_constant_within_an_effective_batch(assemble_run: Assemble) -> None:
     """INVARIANTS 4. Red when every micro-batch advances the scale: the parts then weigh 1 to 2."""
     run = assemble_run(
-        *CUSTOM_DATA, *WATCHED, *OWN_TASK, "dtype=fp16", "train.grad_accumulation=3", "scaler.growth_interval=1",
-        "scaler.init_scale=8",
+        *CUSTOM_DATA, *WATCHED, *OWN_TASK, "dtype=fp16", "train.grad_accumulation=3",
+        "scaler.growth_interval=1", "scaler.init_scale=8",
     )  # fmt: skip
     records = run.attempt(2)
     assert [record.scale for record in records] == [8.0, 16.0]
@@ -184,9 +184,7 @@ def test_a_power_of_two_as_scale_changes_no_bit(dtype: str, assemble_run: Assemb
                      f"scaler.init_scale={scale}", "train.clip_norm=0.1")
         for scale in ("2**11", "2**12")
     ]  # fmt: skip
-    left, right = (
-        [dataclasses.replace(record, scale=None) for record in run.attempt(6)] for run in runs
-    )
+    left, right = ([dataclasses.replace(record, scale=None) for record in run.attempt(6)] for run in runs)
     assert left == right
     assert all(torch.equal(*pair) for pair in zip(*map(parameters, runs), strict=True))
 
@@ -246,8 +244,8 @@ def test_the_loss_inside_equals_the_float_loss_outside_over_a_run(dtype: str, as
 
 @pytest.mark.parametrize(
     ("dtype", "expected"),
-    [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16), ("bf16_pure", torch.bfloat16),
-     ("fp16_pure", torch.float16)],
+    [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16),
+     ("bf16_pure", torch.bfloat16), ("fp16_pure", torch.float16)],
 )  # fmt: skip
 @pytest.mark.parametrize("scope", ["forward_loss", "step"])
 def test_evaluation_computes_in_the_declared_dtype_without_a_graph(
@@ -313,7 +311,11 @@ def test_running_statistics_and_averages_are_float32_and_a_skip_leaves_them(
 ) -> None:
     """INVARIANTS 26 and 27. Red when storage casts BatchNorm, the EMA copies a dtype, or the guard is off."""
     run = assemble_run(
-        "data=custom", f"data._target_={__name__}.bad_data", *WATCHED, f"dtype={dtype}", "train.ema_decay=0.999"
+        "data=custom",
+        f"data._target_={__name__}.bad_data",
+        *WATCHED,
+        f"dtype={dtype}",
+        "train.ema_decay=0.999",
     )
     (first,) = run.attempt(1)
     norm, averages = run.state.setup.model.norm, run.state.ema.state_dict()["averages"]
@@ -348,7 +350,9 @@ class Certain(nn.Module):
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "fp16_pure"])
-def test_metrics_over_more_samples_than_float16_can_count_are_right(dtype: str, assemble_run: Assemble) -> None:
+def test_metrics_over_more_samples_than_float16_can_count_are_right(
+    dtype: str, assemble_run: Assemble
+) -> None:
     """INVARIANTS 28. Red when the task sums in the dtype of the logits: the loss is inf."""
     run = assemble_run(
         "data=custom", f"data._target_={__name__}.many", "model=custom", f"model._target_={__name__}.Certain",
@@ -375,7 +379,9 @@ def test_the_float32_baseline_stands_in_the_manifest(make_trial: Make) -> None:
 
 @pytest.mark.parametrize("gate", ["host", "device"])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
-def test_bad_data_are_told_from_gradients_that_overflow(dtype: str, gate: str, assemble_run: Assemble) -> None:
+def test_bad_data_are_told_from_gradients_that_overflow(
+    dtype: str, gate: str, assemble_run: Assemble
+) -> None:
     """INVARIANTS 39. Red when the reason is read off the norm alone: the first is then nan_grad."""
     run = assemble_run(
         "data=custom", f"data._target_={__name__}.bad_data", *WATCHED, f"dtype={dtype}", f"train.gate={gate}"

@@ -108,7 +108,8 @@ def test_an_epoch_ends_with_its_records_then_its_evaluation_then_its_checkpoint(
     loop, diary = build_loop("train.max_epochs=2")
     assert loop.run() == Ending("completed", "max_epochs")
     assert diary.entries == [
-        "first step", "records to 3", "evaluation 4", "checkpoint", "records to 7", "evaluation 8", "checkpoint",
+        "first step", "records to 3", "evaluation 4", "checkpoint",
+        "records to 7", "evaluation 8", "checkpoint",
     ]  # fmt: skip
     assert (loop.progress.step, loop.progress.samples) == (8, 16)
 
@@ -188,7 +189,9 @@ def test_the_best_checkpoint_is_of_the_best_evaluation_by_the_tasks_own_metric(
     ],
     ids=str,
 )
-def test_patience_ends_a_run_that_does_not_improve(overrides: list[str], step: int, build_loop: Build) -> None:
+def test_patience_ends_a_run_that_does_not_improve(
+    overrides: list[str], step: int, build_loop: Build
+) -> None:
     """The scores are 0.1, 0.2, 0.15, 0.1 …: two evaluations in a row without a better one end the run."""
     loop, _ = build_loop("train.max_epochs=9", "train.early_stop.patience=2",
                          "+task.values=[0.1,0.2,0.15,0.1,0.1,0.1]", *overrides)  # fmt: skip
@@ -200,7 +203,7 @@ def test_patience_ends_a_run_that_does_not_improve(overrides: list[str], step: i
 
 def test_a_metric_without_a_known_direction_and_one_that_is_not_measured_are_told(build_loop: Build) -> None:
     loop, _ = build_loop("train.max_epochs=1", "train.early_stop.patience=1", "train.early_stop.metric=other")
-    with pytest.raises(ValueError, match="add train.early_stop.mode=max or =min"):
+    with pytest.raises(ValueError, match=r"add train\.early_stop\.mode=max or =min"):
         loop.run()
     loop, _ = build_loop("train.max_epochs=1", "train.early_stop.patience=1", "train.early_stop.metric=f1",
                          "train.early_stop.mode=max")  # fmt: skip
@@ -212,10 +215,21 @@ def test_a_loop_loaded_from_a_checkpoint_goes_on_where_it_was(build_loop: Build,
     loop, _ = build_loop("train.max_epochs=2")
     loop.run()
     again, diary = build_loop("train.max_epochs=3")
-    again.load(load_checkpoint(Checkpoints(tmp_path).path(8)))
+    again.load(load_checkpoint(Checkpoints(tmp_path).path(8)), is_own=True)
     assert again.run() == Ending("completed", "max_epochs")
     assert diary.evaluations == [12]
     assert again.progress.samples == 24
+
+
+def test_a_fork_judges_afresh_what_is_best(build_loop: Build, tmp_path: Path) -> None:
+    """Red when the original's best score is the fork's bar: its best.pt would never be written."""
+    loop, _ = build_loop("train.max_epochs=1", "+task.values=[0.9]")
+    loop.run()
+    fork, diary = build_loop("train.max_epochs=2", "+task.values=[0.2]")
+    fork.load(load_checkpoint(Checkpoints(tmp_path).path(4)), is_own=False)
+    fork.run()
+    assert diary.evaluations == [8]
+    assert fork.progress.metrics["score"] == {"final": 0.2, "best": 0.2}
 
 
 def test_time_spent_before_a_resume_counts_towards_the_limit(build_loop: Build, tmp_path: Path) -> None:
@@ -225,6 +239,6 @@ def test_time_spent_before_a_resume_counts_towards_the_limit(build_loop: Build, 
     saved = load_checkpoint(Checkpoints(tmp_path).path(4))
     saved["progress"]["elapsed_s"] = 1000.0
     again, _ = build_loop("train.max_epochs=9", "train.max_time_s=999")
-    again.load(saved)
+    again.load(saved, is_own=True)
     assert again.run() == Ending("completed", "max_time_s")
     assert again.progress.step == 4

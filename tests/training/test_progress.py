@@ -30,7 +30,9 @@ def test_anything_is_better_than_nan_and_nan_is_better_than_nothing(mode: Mode) 
     assert progress.metrics["loss"]["best"] == 7.0
 
 
-@pytest.mark.parametrize(("mode", "values"), [("max", [1, 2, 2.5, 2, 3.6]), ("min", [-1, -2, -2.5, -2, -3.6])])
+@pytest.mark.parametrize(
+    ("mode", "values"), [("max", [1, 2, 2.5, 2, 3.6]), ("min", [-1, -2, -2.5, -2, -3.6])]
+)
 def test_an_evaluation_is_stale_unless_it_gains_more_than_min_delta(mode: Mode, values: list[float]) -> None:
     """Red when small gains move the bar: many of them would then count as standing still."""
     progress = Progress()
@@ -50,7 +52,7 @@ def test_a_nan_is_stale() -> None:
 
 @pytest.mark.parametrize("mode", ["min", "max"])
 def test_a_nan_at_the_start_is_beaten_by_any_number(mode: Mode) -> None:
-    """Red when NaN becomes the bar: no number is above or below it, and the run stops for want of patience."""
+    """Red when NaN becomes the bar: no number is above or below it, and patience runs out."""
     progress = Progress()
     for value in (float("nan"), 0.5):
         progress.note_watched(value, mode, min_delta=0)

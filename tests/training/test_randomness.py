@@ -11,7 +11,8 @@ from ampx.training.randomness import make_deterministic, random_state, restore_r
 
 def draw() -> tuple[float, list[float], float, float, list[float]]:
     return (
-        random.random(), np.random.rand(2).tolist(), np.random.randn(), random.gauss(0, 1), torch.rand(3).tolist(),
+        random.random(), np.random.rand(2).tolist(), np.random.randn(), random.gauss(0, 1),
+        torch.rand(3).tolist(),
     )  # fmt: skip
 
 

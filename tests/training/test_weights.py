@@ -24,13 +24,19 @@ def test_the_averaged_weights_are_exported_where_there_are_any(tmp_path: Path) -
 
 def test_tied_weights_are_exported_under_both_names(tmp_path: Path) -> None:
     shared = torch.arange(4.0)
-    export_weights({"model": {"a": shared, "b": shared}, "ema": {}, "progress": {"step": 1}}, tmp_path / "tied.safetensors")
+    export_weights(
+        {"model": {"a": shared, "b": shared}, "ema": {}, "progress": {"step": 1}},
+        tmp_path / "tied.safetensors",
+    )
     assert set(load_file(tmp_path / "tied.safetensors")) == {"a", "b"}
 
 
 def test_an_unwritable_place_is_one_message(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot be written"):
-        export_weights({"model": {"a": torch.ones(1)}, "ema": {}, "progress": {"step": 1}}, tmp_path / "no" / "model.safetensors")
+        export_weights(
+            {"model": {"a": torch.ones(1)}, "ema": {}, "progress": {"step": 1}},
+            tmp_path / "no" / "model.safetensors",
+        )
 
 
 def test_weights_that_do_not_fit_are_named() -> None:
