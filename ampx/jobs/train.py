@@ -151,7 +151,7 @@ def _result(state: TrainState, loop: Loop) -> dict[str, Any]:
         "steps": _steps(tallies, state.planned_steps),
         "scale": _scale(tallies),
         "throughput": loop.clock.throughput(),
-        "train_s": loop.clock.train_s,
+        "train_s": loop.elapsed_s(),
         "memory": peak_memory(state.setup.device),
     }
 

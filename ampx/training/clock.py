@@ -9,7 +9,6 @@ class Clock:
     """Times windows of steps between two flushes: on a GPU a single step has no end the host can see."""
 
     def __init__(self) -> None:
-        self.train_s = 0.0
         self._windows: list[tuple[float, int, int]] = []
         self._opened_at: float | None = None
         self._steps = 0
@@ -30,7 +29,6 @@ class Clock:
         if self._opened_at is None or not self._steps:
             return
         elapsed = time.perf_counter() - self._opened_at
-        self.train_s += elapsed
         self._windows.append((elapsed, self._steps, self._samples))
         self._opened_at, self._steps, self._samples = None, 0, 0
 

@@ -141,7 +141,7 @@ class Loop:
             return Ending("completed", "max_steps")
         if settings.max_epochs is not None and self.state.feed.epoch >= settings.max_epochs:
             return Ending("completed", "max_epochs")
-        if settings.max_time_s is not None and self._elapsed() >= settings.max_time_s:
+        if settings.max_time_s is not None and self.elapsed_s() >= settings.max_time_s:
             return Ending("completed", "max_time_s")
         if self._is_stale():
             return Ending("completed", f"early_stop: {settings.early_stop.metric} has not improved")
@@ -151,7 +151,8 @@ class Loop:
         patience = self._settings.early_stop.patience
         return patience is not None and self.progress.stale_evaluations >= patience
 
-    def _elapsed(self) -> float:
+    def elapsed_s(self) -> float:
+        """Seconds in this loop, evaluations and checkpoints included, over every attempt at the trial."""
         return time.monotonic() - self._started_at
 
     def _finish(self, ending: Ending) -> Ending:
@@ -243,7 +244,7 @@ class Loop:
             return
         self.flush()
         self._watcher.before_checkpoint()
-        self.progress.elapsed_s = self._elapsed()
+        self.progress.elapsed_s = self.elapsed_s()
         self._checkpoints.save(
             self.progress.step, {**self.state.state_dict(), "progress": self.progress.state_dict()}
         )
