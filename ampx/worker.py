@@ -7,7 +7,6 @@ was saved and wants to be queued again.
 import argparse
 import logging
 import shlex
-import signal
 import sys
 import time
 import traceback
@@ -15,7 +14,6 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from ampx.config.experiment import ExperimentConfig
@@ -23,12 +21,12 @@ from ampx.config.load import dump_config, load_config, reveal
 from ampx.config.secrets import redactor
 from ampx.lock import Lock, TrialLostError
 from ampx.status import State
+from ampx.stop import StopSignals
 from ampx.terminal import make_output_safe
 from ampx.track.local import LocalTracker
 from ampx.trial import Trial
 
 COMPLETED, FAILED, REQUEUE = 0, 1, 75
-ONE_PRESS_S = 1.0  # a shell and a wrapper such as `timeout` may both pass on one Ctrl-C
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -42,40 +40,6 @@ def main(argv: list[str] | None = None) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return FAILED
-
-
-class StopSignals:
-    """SIGTERM and SIGUSR2 ask the loop to save and stop; so does the first Ctrl-C, the second kills."""
-
-    def __init__(self) -> None:
-        self.is_requested = False
-        self.is_interrupted = False
-        self._interrupted_at = 0.0
-
-    @contextmanager
-    def installed(self) -> Generator[None]:
-        """Handle the signals inside, as before outside."""
-        numbers = [signal.SIGTERM, signal.SIGINT, *([signal.SIGUSR2] if hasattr(signal, "SIGUSR2") else [])]
-        before = {number: signal.signal(number, self._handle) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _handle(self, number: int, _frame: FrameType | None) -> None:
-        if number == signal.SIGINT:
-            if self.is_interrupted:
-                self._interrupt_again()
-                return
-            self.is_interrupted = True
-            self._interrupted_at = time.monotonic()
-            print("\nstopping after this step; press Ctrl-C again to stop without saving", file=sys.stderr)
-        self.is_requested = True
-
-    def _interrupt_again(self) -> None:
-        if time.monotonic() - self._interrupted_at > ONE_PRESS_S:
-            raise KeyboardInterrupt
 
 
 @dataclass(frozen=True, slots=True)

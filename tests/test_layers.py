@@ -8,7 +8,7 @@ import pytest
 
 AMPX = Path(__file__).resolve().parent.parent / "ampx"
 LAYERS = [  # lowest first; parts of one layer do not import each other
-    {"status", "records", "names", "terminal"}, {"lock"}, {"trial", "config", "fingerprint", "spec"},
+    {"status", "records", "names", "terminal", "stop"}, {"lock"}, {"trial", "config", "fingerprint", "spec"},
     {"build", "device"},
     {"targets"},
     {"numerics"},

@@ -75,6 +75,7 @@ def assert_identical(left: Any, right: Any, path: str = "checkpoint") -> None:
         ["dtype=fp32", "model=mlp"],
         ["dtype=bf16", "train.ema_decay=0.9", "train.grad_accumulation=2"],
         ["dtype=fp16", "scaler=dynamic", "scaler.growth_interval=3", "scaler.init_scale=2**30"],
+        ["dtype=fp16", "train.gate=device", "scaler.growth_interval=3", "model=mlp", "train.ema_decay=0.9"],
         ["dtype=fp16", "scaler=static", "model=mlp"],
         ["dtype=fp16", "scaler=hysteresis", "scaler.growth_interval=3", "scaler.init_scale=2**28",
          "model=mlp"],
