@@ -1,6 +1,7 @@
 """What every test may ask for: configs composed as the user's are, and trials run as the user's are."""
 
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,15 @@ def make_trial(tmp_path: Path, experiment: Compose) -> Callable[..., Trial]:
         return Trial.create(tmp_path / name, config_text=dump_config(config), overrides=overrides)
 
     return make
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of 64 KiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("this user may not mount")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)

@@ -113,7 +113,8 @@ def _write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
-        except RuntimeError as error:  # torch's zip writer hides why a write failed
-            raise OSError(f"{error}") from error
+        except RuntimeError as error:  # torch's zip writer fails once more while it closes
+            reason = error.__context__
+            raise (reason if isinstance(reason, OSError) else OSError(str(error))) from error
         finally:
             temporary.unlink(missing_ok=True)

@@ -47,6 +47,16 @@ def test_a_failed_write_leaves_the_old_checkpoints_and_nothing_else(tmp_path: Pa
     assert [path.name for path in tmp_path.iterdir()] == ["step_00000001.pt"]
 
 
+def test_a_full_disk_is_told_in_words_and_costs_no_earlier_checkpoint(small_disk: Path) -> None:
+    """torch's zip writer reports `unexpected pos`; the reason lies one exception deeper."""
+    checkpoints = Checkpoints(small_disk)
+    checkpoints.save(1, state(1))
+    with pytest.raises(ValueError, match="No space left on device"):
+        checkpoints.save(2, {"model": {"weight": torch.zeros(100_000)}})
+    assert [path.name for path in small_disk.iterdir()] == ["step_00000001.pt"]
+    assert load_checkpoint(checkpoints.path(1))["note"] == 1
+
+
 def test_a_pickle_with_code_in_it_is_refused(tmp_path: Path) -> None:
     marker = tmp_path / "ran"
 
