@@ -11,9 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 from torch._C import DispatchKeySet
-from torch.library import _scoped_library, get_kernel
 
 # Called with the dispatch keys, then as the operator's schema says: hence `Any`.
 Kernel = Callable[..., Any]
@@ -27,16 +26,16 @@ def fast_float16() -> Generator[None]:
     """
     kernels = {name: replace(_native(name)) for name, replace in _FUNCTIONS.items()}
     kernels |= {name: replace(_native(name), _native(of)) for name, (replace, of) in _WRITERS.items()}
-    with _scoped_library("aten", "IMPL") as library:
+    with library._scoped_library("aten", "IMPL") as overrides:
         with warnings.catch_warnings():  # torch 2.11 warns of what is meant here
             warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered kernel")
             for name, kernel in kernels.items():
-                library.impl(name, kernel, "CPU", with_keyset=True, allow_override=True)
+                overrides.impl(name, kernel, "CPU", with_keyset=True, allow_override=True)
         yield
 
 
 def _native(name: str) -> Kernel:
-    return get_kernel(f"aten::{name}", "CPU").call_boxed
+    return library.get_kernel(f"aten::{name}", "CPU").call_boxed
 
 
 def _replace_function(native: Kernel) -> Kernel:
